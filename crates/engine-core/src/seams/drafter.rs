@@ -1,0 +1,101 @@
+//! Drafting, split in two so that the backbone may live in another process while the tied head,
+//! the Markov chain and the confidences stay beside the target.
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use super::target::Target;
+use crate::fault::Fault;
+use crate::ids::{Epoch, Pos, SeqId, TokenId};
+use crate::span::Ticket;
+
+/// A request to draft for one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Recognises late answers.
+    pub epoch: Epoch,
+    /// Position of the seed: one past the committed state.
+    pub pos: Pos,
+    /// The last emitted token, whose row is not in the state yet.
+    pub seed: TokenId,
+    /// How many candidates are wanted.
+    pub depth: u32,
+}
+
+/// A backbone's answer: hidden rows of the block positions, in ask order.
+#[derive(Clone, Debug, Default)]
+pub struct DraftRows {
+    /// For each ask: how many rows it got (may be fewer than asked).
+    pub rows: Vec<usize>,
+    /// `[sum rows, n_embd]` f32: normed, input of the tied head.
+    pub normed: Vec<f32>,
+    /// `[sum rows, n_embd]` f32: before the output norm, input of the confidence head.
+    pub pre_norm: Vec<f32>,
+}
+
+/// The part of a drafter that keeps context rows and runs the draft layers.
+pub trait Backbone {
+    /// Takes the features of newly committed positions. `features` `[n, tap layers, n_embd]` f32
+    /// for positions `pos..pos + n` of `seq`.
+    ///
+    /// # Errors
+    /// `WrongPosition` if rows would be skipped; `Lost`.
+    fn observe(&mut self, seq: SeqId, pos: Pos, features: &[f32]) -> Result<(), Fault>;
+
+    /// Starts drafting for many sequences. `block` `[asks, block_size, n_embd]` f32: embedded
+    /// input rows (seed, then mask tokens).
+    ///
+    /// # Errors
+    /// `Lost`, `Unsupported`.
+    fn submit(&mut self, asks: &[Ask], block: &[f32]) -> Result<Ticket, Fault>;
+
+    /// Takes the answer if it has arrived by the deadline.
+    ///
+    /// # Errors
+    /// `Deadline`, `NoSuchTicket`, `Lost`.
+    fn poll(&mut self, ticket: Ticket, deadline: Option<Instant>) -> Result<DraftRows, Fault>;
+
+    /// Forgets context rows at and above `pos`.
+    fn truncate(&mut self, seq: SeqId, pos: Pos);
+
+    /// Forgets a sequence.
+    fn close(&mut self, seq: SeqId);
+
+    /// Writes the live context rows of a sequence.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Io`.
+    fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault>;
+
+    /// Reads context rows for an open sequence.
+    ///
+    /// # Errors
+    /// `BadState`, `Io`.
+    fn load(&mut self, seq: SeqId, from: &mut dyn Read) -> Result<(), Fault>;
+
+    /// `Ok` while the backbone can draft; the reason otherwise.
+    ///
+    /// # Errors
+    /// `Lost` with the reason.
+    fn health(&self) -> Result<(), Fault>;
+}
+
+/// Candidates for one sequence.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proposal {
+    /// Candidate tokens for positions `pos + 1 ..`.
+    pub tokens: Vec<TokenId>,
+    /// Log-odds that candidate i is accepted given the earlier ones were; empty if unknown.
+    pub confidence_logits: Vec<f32>,
+}
+
+/// Anything that can propose tokens: DSpark in process or remote, suffix match, none.
+pub trait Drafter {
+    /// Proposes for every ask, in order. A proposal may be empty; a drafter never errs on speed.
+    ///
+    /// # Errors
+    /// `Lost` when the drafter died: the caller goes on without it.
+    fn propose(&mut self, target: &mut dyn Target, asks: &[Ask]) -> Result<Vec<Proposal>, Fault>;
+}

@@ -1,0 +1,10 @@
+//! The seams between layers, as traits shaped for many sequences, several owners of experts and
+//! drafters that may live elsewhere. Nothing here knows how a seam is implemented.
+
+mod drafter;
+mod owner;
+mod target;
+
+pub use drafter::{Ask, Backbone, DraftRows, Drafter, Proposal};
+pub use owner::{Fence, Owner, RouteSlot};
+pub use target::{Target, TargetInfo};

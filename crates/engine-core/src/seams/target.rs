@@ -1,0 +1,102 @@
+//! The target model as seen from above.
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use crate::class::NumericClass;
+use crate::fault::Fault;
+use crate::ids::{Pos, SeqId, TokenId};
+use crate::span::{Rows, Span, Ticket};
+
+/// What callers may know about a target.
+#[derive(Clone, Debug)]
+pub struct TargetInfo {
+    /// Vocabulary size.
+    pub n_vocab: usize,
+    /// Width of a residual stream.
+    pub n_embd: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Positions a sequence may reach.
+    pub n_ctx: u64,
+    /// Sequences that may be open at once.
+    pub n_seq_max: usize,
+    /// Longest span whose every prefix may be committed: the widest verify.
+    pub verify_max: usize,
+    /// Longest span of a pass.
+    pub span_max: usize,
+    /// The promise about output bits.
+    pub class: NumericClass,
+    /// Digest of shapes and weights: what a drafter or saved state must match.
+    pub fingerprint: [u8; 32],
+}
+
+/// A model that turns tokens into rows and keeps the state of many sequences.
+///
+/// `submit` writes rows beyond the committed position; they become state when `commit` moves the
+/// position past them. Rolling back is committing less: nothing is saved or restored.
+pub trait Target {
+    /// Shapes and limits.
+    fn info(&self) -> &TargetInfo;
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// `Exhausted` when no slot is free.
+    fn open(&mut self) -> Result<SeqId, Fault>;
+
+    /// Opens a copy of a sequence at its committed position.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Exhausted`.
+    fn fork(&mut self, seq: SeqId) -> Result<SeqId, Fault>;
+
+    /// Closes a sequence; unknown ids are ignored.
+    fn close(&mut self, seq: SeqId);
+
+    /// The committed position of an open sequence.
+    fn pos(&self, seq: SeqId) -> Option<Pos>;
+
+    /// Runs one pass over spans of distinct sequences. A refused pass changes nothing.
+    ///
+    /// # Errors
+    /// Any fault that names a span; `Lost` if a device failed.
+    fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault>;
+
+    /// Waits for a pass. `None` waits without limit.
+    ///
+    /// # Errors
+    /// `NoSuchTicket`, `Deadline`, `Lost`.
+    fn wait(&mut self, ticket: Ticket, deadline: Option<Instant>) -> Result<&Rows, Fault>;
+
+    /// Makes positions below `pos` the sequence's state. Infallible: `pos` lies between the
+    /// committed position and the end of the last span, and for a span longer than `verify_max`
+    /// not more than `verify_max` before its end (asserted in debug builds, clamped otherwise).
+    fn commit(&mut self, seq: SeqId, pos: Pos);
+
+    /// Logits of final hidden states, through the output matrix: the tied part a drafter uses.
+    /// `rows` `[n, n_embd]` f32 already normed; `out` `[n, n_vocab]` f32.
+    ///
+    /// # Errors
+    /// `BadState` if the lengths disagree.
+    fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault>;
+
+    /// Embedding rows: `out` `[tokens.len(), n_embd]` f32.
+    ///
+    /// # Errors
+    /// `BadToken`, or `BadState` if the lengths disagree.
+    fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault>;
+
+    /// Writes the live rows of a sequence (`docs/adr/0002-state.md`). The digest of what is
+    /// written is the sequence's state hash: stale rows never reach it.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Io`.
+    fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault>;
+
+    /// Opens a sequence from saved rows. A refused load opens nothing.
+    ///
+    /// # Errors
+    /// `BadState`, `Io`, `Exhausted`.
+    fn load(&mut self, from: &mut dyn Read) -> Result<SeqId, Fault>;
+}

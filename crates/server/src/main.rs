@@ -1,0 +1,2 @@
+//! The `fourspark` binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The developer front door.
+fn main() {}
