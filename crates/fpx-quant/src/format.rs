@@ -168,7 +168,7 @@ impl Format {
     /// `PartialBlock`, `Overflow`.
     pub fn row_bytes(self, elems: usize) -> Result<usize, FormatError> {
         let block = self.block_elems();
-        if elems % block != 0 {
+        if !elems.is_multiple_of(block) {
             return Err(FormatError::PartialBlock {
                 format: self,
                 elems,
