@@ -126,6 +126,9 @@ FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* 
 
 FREE_DP(2, 1)
 FREE_DP(4, 1)
+FREE_DP(2, 2)
+FREE_DP(4, 2)
+FREE_DP(2, 4)
 FREE_DP(2, 8)
 
 struct FreeMmaShared {

@@ -8,13 +8,13 @@
 //   launch   as fp4f_gemv: a warp one segment of a tile of 32 rows
 //   cost     17 bytes a block; per block and column one fragment step of 32 x N x 32 and 2 flops
 // fp4f_gemm_*: any number of columns
-//   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 columns,
+//   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 or 32 columns,
 //            weights decoded straight into its registers, activations staged four blocks at a time
 //   cost     2 m k cols integer ops; 4 flops an output and block: bound by those
 //   order    segments of 16 blocks in an accumulator, their sums added in order into a second one
 //   variants (the same bits)  a: 128 x 128, totals in registers; b: 128 x 128, totals in shared
-//            memory, two blocks a processor; c: 256 x 64, totals in registers
-//   free     (other bits, for the price of the order only) one running sum
+//            memory, two blocks a processor; c: 256 x 64; d: 128 x 64 and e: 256 x 32, two blocks
+//   free_*   (other bits, for the price of the order only) one running sum
 #include "fourspark.h"
 #include "fs_fp4.h"
 #include "fs_fp4_tile.h"
@@ -99,8 +99,6 @@ FS_EXPORT(fp4f_mma_n, 256)
 
 // ---- any number of columns
 
-static constexpr int WARP_COLS = 64, WARP_TILES = WARP_COLS / FS_TILE_N;
-
 template <int COLS>
 struct Fp4fStage {
   // A block's columns lie 32 bytes apart; the pad moves the next block to other banks.
@@ -135,53 +133,60 @@ FS_DEVICE void fp4f_stage(Fp4fStage<COLS>& to, const i8* q, const float* d, i32 
   fs_copy_commit();
 }
 
-typedef float Fp4fAcc[WARP_TILES][2][FS_TILE_C];
+// A warp's outputs: NT tiles of FS_TILE_N columns.
+template <int NT>
+struct Fp4fAcc {
+  float v[NT][2][FS_TILE_C];
+};
 
-// One block of 32 rows against the warp's 64 columns.
-template <int COLS>
-FS_DEVICE void fp4f_wide_block(Fp4fAcc& acc, const Fp4fBlock& b, const Fp4fStage<COLS>& stage, int e, u32 col0) {
+// One block of 32 rows against the warp's columns.
+template <int NT, int COLS>
+FS_DEVICE void fp4f_wide_block(Fp4fAcc<NT>& acc, const Fp4fBlock& b, const Fp4fStage<COLS>& stage, int e, u32 col0) {
   const u32 lane = fs_lane();
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++) {
+  FS_UNROLL for (int n = 0; n < NT; n++) {
     const u32 col = col0 + (u32)(n * FS_TILE_N);
     u32x2 x[FS_TILE_BW];
     float d[FS_TILE_CC];
     FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
         x[j] = *(const u32x2*)&stage.q[e][(col + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
-    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) d[j] = stage.d[e][col + fs_tile_col(lane, j)];
-    fp4f_step(acc[n], b, x, d);
+    fs_tile_columns(&stage.d[e][col], lane, d);
+    fp4f_step(acc.v[n], b, x, d);
   }
 }
 
 // Adds the finished segment to the totals and starts the next one.
-template <int TOTALS>
-FS_DEVICE void fp4f_flush(Fp4fAcc& acc, Fp4fAcc& total, float* shared_total, bool first) {
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+template <int NT, int TOTALS>
+FS_DEVICE void fp4f_flush(Fp4fAcc<NT>& acc, Fp4fAcc<NT>& total, float* shared_total, bool first) {
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
       FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-        float& a = acc[n][half][i];
+        float& a = acc.v[n][half][i];
         if (TOTALS) {
           float& t = shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()];
           t = first ? a : fs_add(t, a);
         } else {
-          total[n][half][i] = first ? a : fs_add(total[n][half][i], a);
+          float& t = total.v[n][half][i];
+          t = first ? a : fs_add(t, a);
         }
         a = 0.0f;
       }
 }
 
-// WM x WN warps; TOTALS 0: row totals in registers, else in shared memory; FREE: no segments.
-template <int WM, int WN, int TOTALS, bool FREE>
-FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WARP_COLS, TOTALS>& sh, float* shared_total, const u8* packed, const i8* q, const float* d,
+// WM x WN warps of 32 rows by WC columns; TOTALS 0: row totals in registers, else in shared memory
+// (TOTALS a thread); FREE: no segments.
+template <int WM, int WN, int WC, int TOTALS, bool FREE>
+FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_total, const u8* packed, const i8* q, const float* d,
                          float* y, i32 m, i32 blocks, i32 cols) {
   static_assert(WM * WN == 8, "eight warps");
+  constexpr int NT = WC / FS_TILE_N;
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 warp = (i32)fs_warp(), first_col = (i32)fs_bid_y() * WN * WARP_COLS;
+  const i32 warp = (i32)fs_warp(), first_col = (i32)fs_bid_y() * WN * WC;
   const i32 tile = (i32)fs_bid_x() * WM + warp % WM, safe = tile < w.tiles ? tile : w.tiles - 1;
-  const u32 col0 = (u32)(warp / WM * WARP_COLS), lane = fs_lane();
-  Fp4fAcc acc, total;
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+  const u32 col0 = (u32)(warp / WM * WC), lane = fs_lane();
+  Fp4fAcc<NT> acc, total;
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
-      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[n][half][i] = 0.0f;
+      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc.v[n][half][i] = 0.0f;
   Fp4fGroup now;
   fp4f_stage(sh.stage[0], q, d, 0, blocks, first_col, cols);
   fp4f_load(now, w, safe, 0);
@@ -193,20 +198,20 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WARP_COLS, TOTALS>& sh, float* shar
       Fp4fBlock b;
       fp4f_decode(b, now, e);
       if (e == 3 && group + 1 < w.groups) fp4f_load(now, w, safe, group + 1);
-      if (group * 4 + e < blocks) fp4f_wide_block(acc, b, sh.stage[group & 1], e, col0);
+      if (group * 4 + e < blocks) fp4f_wide_block<NT>(acc, b, sh.stage[group & 1], e, col0);
     }
-    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<TOTALS>(acc, total, shared_total, group < 4);
+    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<NT, TOTALS>(acc, total, shared_total, group < 4);
   }
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
       FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
         FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
           const int i = r * FS_TILE_CC + c;
           const i32 row = tile * 32 + half * 16 + (i32)fs_tile_row(lane, r);
           const i32 col = first_col + (i32)col0 + n * FS_TILE_N + (i32)fs_tile_col(lane, c);
-          const float out = FREE      ? acc[n][half][i]
+          const float out = FREE      ? acc.v[n][half][i]
                             : TOTALS ? shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()]
-                                     : total[n][half][i];
+                                     : total.v[n][half][i];
           if (row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = out;
         }
 }
@@ -215,37 +220,25 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WARP_COLS, TOTALS>& sh, float* shar
   (const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const float* FS_RESTRICT d, float* FS_RESTRICT y, i32 m, \
    i32 blocks, i32 cols)
 
-FS_KERNEL(fp4f_gemm_a, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, false>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_a, 256)
+#define FP4F_GEMM(name, occupancy, WM, WN, WC, FREE)                                 \
+  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {                          \
+    typedef Fp4fGemmShared<WN * WC, 0> Shared;                                          \
+    FS_SHARED(Shared, sh);                                                              \
+    fp4f_gemm<WM, WN, WC, 0, FREE>(sh, nullptr, packed, q, d, y, m, blocks, cols);      \
+  }                                                                                     \
+  FS_EXPORT(fp4f_gemm_##name, 256)
+
+FP4F_GEMM(a, 1, 4, 2, 64, false)
+FP4F_GEMM(c, 1, 8, 1, 64, false)
+FP4F_GEMM(d, 2, 4, 2, 32, false)
+FP4F_GEMM(e, 2, 8, 1, 32, false)
+FP4F_GEMM(free_a, 1, 4, 2, 64, true)
+FP4F_GEMM(free_b, 2, 4, 2, 64, true)
+FP4F_GEMM(free_d, 2, 4, 2, 32, true)
 
 FS_KERNEL(fp4f_gemm_b, 256, 2) FP4F_GEMM_ARGS {
   typedef Fp4fGemmShared<128, 64> Shared;
   FS_SHARED_DYN(Shared, sh);
-  fp4f_gemm<4, 2, 64, false>(sh, sh.total, packed, q, d, y, m, blocks, cols);
+  fp4f_gemm<4, 2, 64, 64, false>(sh, sh.total, packed, q, d, y, m, blocks, cols);
 }
 FS_EXPORT(fp4f_gemm_b, 256)
-
-FS_KERNEL(fp4f_gemm_c, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<64, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<8, 1, 0, false>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_c, 256)
-
-FS_KERNEL(fp4f_gemm_free1, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, true>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_free1, 256)
-
-FS_KERNEL(fp4f_gemm_free2, 256, 2) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, true>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_free2, 256)

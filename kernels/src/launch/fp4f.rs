@@ -94,7 +94,7 @@ impl Tile32 {
     }
 }
 
-/// The tiled product's variants. The first three give the same bits.
+/// The tiled product's variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gemm {
     /// 128 x 128, row totals in registers.
@@ -103,23 +103,34 @@ pub enum Gemm {
     B,
     /// 256 x 64, row totals in registers.
     C,
+    /// 128 x 64, two blocks a processor.
+    D,
+    /// 256 x 32, two blocks a processor.
+    E,
     /// As A in one running sum: other bits, measurements only.
-    Free1,
-    /// As `Free1`, two blocks a processor.
-    Free2,
+    FreeA,
+    /// As `FreeA`, two blocks a processor.
+    FreeB,
+    /// As D in one running sum.
+    FreeD,
 }
 
 impl Gemm {
-    /// The variants that follow the contract.
-    pub const EQUAL: &[Self] = &[Self::A, Self::B, Self::C];
+    /// The variants that follow the contract: the same bits.
+    pub const EQUAL: &[Self] = &[Self::A, Self::B, Self::C, Self::D, Self::E];
+    /// Those that do not.
+    pub const FREE: &[Self] = &[Self::FreeA, Self::FreeB, Self::FreeD];
 
     fn parts(self) -> (&'static str, usize, usize, u32) {
         match self {
             Self::A => ("fp4f_gemm_a", 128, 128, 0),
             Self::B => ("fp4f_gemm_b", 128, 128, 102_656),
             Self::C => ("fp4f_gemm_c", 256, 64, 0),
-            Self::Free1 => ("fp4f_gemm_free1", 128, 128, 0),
-            Self::Free2 => ("fp4f_gemm_free2", 128, 128, 0),
+            Self::D => ("fp4f_gemm_d", 128, 64, 0),
+            Self::E => ("fp4f_gemm_e", 256, 32, 0),
+            Self::FreeA => ("fp4f_gemm_free_a", 128, 128, 0),
+            Self::FreeB => ("fp4f_gemm_free_b", 128, 128, 0),
+            Self::FreeD => ("fp4f_gemm_free_d", 128, 64, 0),
         }
     }
 }
