@@ -110,7 +110,7 @@ fn free_orders_are_close() {
     ];
     let inputs = [
         host.load(&cases::i8_bytes(&q), 0),
-        host.load(&cases::f32_bytes(&d), 0),
+        host.load(&reference::meta(&q, &d), 0),
     ];
     let dots = bench::free_dots(&w, cols)
         .unwrap()

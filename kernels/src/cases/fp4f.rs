@@ -2,9 +2,7 @@
 //! reference.
 
 use super::reference::{self, Fp4fMatrix};
-use super::{
-    Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, i8_bytes, to_f32,
-};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, i8_bytes, to_f32};
 use crate::KernelError;
 use crate::launch::fp4f::{self, BLOCK_BYTES, Tile32};
 
@@ -168,7 +166,7 @@ fn products<R: Runner>(
     let inputs = [
         weights,
         runner.load(&i8_bytes(&q), 0)?,
-        runner.load(&f32_bytes(&d), 0)?,
+        runner.load(&reference::meta(&q, &d), 0)?,
     ];
     let mut calls = Vec::new();
     if cols <= 8 {

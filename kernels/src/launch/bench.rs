@@ -1,6 +1,7 @@
 //! Launches of `bench.cu`: ceilings, fills, and products in an order of their own. Their results
 //! are close to the contract's, not equal; nothing but measurements may use them.
 
+use super::a8::META_BYTES;
 use super::fp4f::Tile32;
 use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
@@ -69,14 +70,14 @@ fn arguments(call: Call, w: &Tile32, cols: usize, size: u64) -> Result<Call, Ker
     Ok(call
         .arg(Arg::Read(size))
         .arg(Arg::Read(bytes(name, &[cols, w.k()])?))
-        .arg(Arg::Read(bytes(name, &[cols, w.blocks(), 4])?))
+        .arg(Arg::Read(bytes(name, &[cols, w.blocks(), META_BYTES])?))
         .arg(Arg::Write(bytes(name, &[cols, w.rows(), 4])?))
         .arg(Arg::I32(int(name, "rows", w.rows())?))
         .arg(Arg::I32(int(name, "blocks", w.blocks())?)))
 }
 
 /// Products on 4-way dots in every configuration, named; weights planar: `[rows][blocks]` 16 bytes
-/// of codes in element order, then `[rows][blocks]` scale bytes. Buffers: planar, q, d, y.
+/// of codes in element order, then `[rows][blocks]` scale bytes. Buffers: planar, q, meta, y.
 ///
 /// # Errors
 /// `Shape`: columns other than 1, 2, 4, 8.
@@ -103,7 +104,7 @@ pub fn free_dots(w: &Tile32, cols: usize) -> Result<Vec<(String, Call)>, KernelE
 }
 
 /// Products on matrix units in every configuration, named; weights in tile32 order. Buffers:
-/// packed, q, d, y.
+/// packed, q, meta, y.
 ///
 /// # Errors
 /// `Shape`: no or more than 8 columns.

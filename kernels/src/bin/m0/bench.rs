@@ -7,9 +7,9 @@ use std::io::Write;
 use ds4_kernels::KernelError;
 use ds4_kernels::cases::{Runner, compare_f32, to_f32};
 use ds4_kernels::cuda::{Buffer, Cuda};
-use ds4_kernels::launch::Call;
 use ds4_kernels::launch::bench as bench_call;
 use ds4_kernels::launch::fp4f::{self, Gemm, Tile32};
+use ds4_kernels::launch::{Call, a8};
 
 use crate::report::{Compiled, Line, Report, Timing};
 
@@ -108,7 +108,7 @@ struct Bench {
     w: Tile32,
     cols: usize,
     matrices: Vec<Buffer>,
-    /// q, d of the activation rows.
+    /// q and meta of the activation rows.
     inputs: [Buffer; 2],
     y: Buffer,
 }
@@ -133,18 +133,21 @@ impl Bench {
             )?;
             matrices.push(m);
         }
-        // A whole number of fill's units.
-        let q = gpu.raw((cols * k).next_multiple_of(bench_call::FILL_UNIT))?;
-        let d = gpu.raw((cols * w.blocks() * 4).next_multiple_of(bench_call::FILL_UNIT))?;
-        fill(gpu, q, 3, u32::MAX, 0)?;
-        fill(gpu, d, 4, 0x007f_ffff, 0x3c00_0000)?;
+        // Activations of magnitude 0.5 to 1, quantised by the kernel that serves them.
+        let x = gpu.raw((cols * k * 4).next_multiple_of(bench_call::FILL_UNIT))?;
+        fill(gpu, x, 3, 0x807f_ffff, 0x3f00_0000)?;
+        let inputs = [
+            gpu.raw(cols * k)?,
+            gpu.raw(cols * w.blocks() * a8::META_BYTES)?,
+        ];
+        gpu.submit(&a8::quantise(cols, k)?, &[x, inputs[0], inputs[1]])?;
         let y = gpu.raw(cols * rows * 4)?;
         gpu.wait()?;
         Ok(Self {
             w,
             cols,
             matrices,
-            inputs: [q, d],
+            inputs,
             y,
         })
     }
