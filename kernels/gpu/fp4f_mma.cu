@@ -64,12 +64,19 @@ FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32
   FS_UNROLL for (i32 i = 0; i < FS_SEGMENT_BLOCKS; i++) {
     const i32 at = FULL || first + i < blocks ? i : blocks - 1 - first;
     Fp4fBlock<1> b;
-    fp4f_decode<1>(b, tables, group[i / 4], i % 4);
+    fp4f_decode<1, true>(b, tables, group[i / 4], i % 4);
     u32x2 x[FS_TILE_BW];
     float dc[FS_TILE_CC];
+    i32 start[FS_TILE_C], dot[1][FS_TILE_C];
     FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = line[j][at * 4];
-    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || at == i ? scale[j][at].d : 0.0f;
-    fp4f_step<1>(acc, b, x, dc);
+    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) {
+      const fs_a8_meta mx = scale[j][at];
+      dc[j] = FULL || at == i ? mx.d : 0.0f;
+      FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+          start[r * FS_TILE_CC + j] = fs_pair_sum(mx.sums, -FS_FP4_BIAS, FS_MAGIC_BITS);
+    }
+    fs_tile_mma(dot[0], b.a[0], x, start);
+    fp4f_terms<1>(acc, b, dot, dc);
   }
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
@@ -233,7 +240,7 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_tota
     if (group + 1 < w.groups) fp4f_stage(sh.stage[(group + 1) & 1], copies, group + 1, blocks);
     FS_UNROLL for (int e = 0; e < 4; e++) {
       Fp4fBlock<2> b;
-      fp4f_decode<2>(b, tables, now, e);
+      fp4f_decode<2, false>(b, tables, now, e);
       if (e == 3) fp4f_load<2>(now, w, safe, 0, group + 1 < w.groups ? group + 1 : group);
       fp4f_wide_block<NT>(acc, b, sh.stage[group & 1], e, col0);
     }

@@ -164,7 +164,7 @@ fn the_table_holds_every_kernel_and_shape() {
     let names = kernels();
     for name in [
         "a8_quantise",
-        "fp4f_gemv_8",
+        "fp4f_gemv_wide_2",
         "fp4f_gemm_b",
         "fp4f_gemm_b@gfx11",
         "fp4f_mma_n@gfx12",

@@ -160,26 +160,50 @@ fn product(call: Call, w: &Tile32, cols: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(name, "columns", cols)?)))
 }
 
-/// The product with 1 to 8 activation rows on 4-way dots. Buffers: see [`gemm`].
+/// How the 4-way-dot product spreads over a device. The same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gemv {
+    /// Half a segment of 16 rows a warp: for few rows.
+    Fine,
+    /// A segment of 32 rows a warp: for many rows.
+    Wide,
+}
+
+impl Gemv {
+    /// Both.
+    pub const ALL: &[Self] = &[Self::Fine, Self::Wide];
+}
+
+/// The product with any number of activation rows on 4-way dots; meant for one or two. Buffers: see
+/// [`gemm`].
 ///
 /// # Errors
-/// `Shape`: no or more than 8 columns.
-pub fn gemv(w: &Tile32, cols: usize) -> Result<Call, KernelError> {
-    // Threads and segments of a block as in `Fp4fGemvShape`.
-    let (name, threads, segments) = match cols {
-        1 => ("fp4f_gemv_1", 512, 8),
-        2 => ("fp4f_gemv_2", 256, 4),
-        3..=4 => ("fp4f_gemv_4", 256, 4),
-        _ => ("fp4f_gemv_8", 256, 2),
+/// `Shape`: no columns, or more than the grid's 65535 pairs.
+pub fn gemv(w: &Tile32, cols: usize, spread: Gemv) -> Result<Call, KernelError> {
+    let (name, threads, rows) = match (spread, cols) {
+        (Gemv::Fine, 0..=1) => ("fp4f_gemv_1", 512, 16),
+        (Gemv::Fine, _) => ("fp4f_gemv_2", 512, 16),
+        (Gemv::Wide, 0..=1) => ("fp4f_gemv_wide_1", 256, 32),
+        (Gemv::Wide, _) => ("fp4f_gemv_wide_2", 256, 32),
     };
-    require(name, "columns", "1 to 8", cols, (1..=8).contains(&cols))?;
-    let tiles_a_block = (segments / w.segments()).max(1);
-    let grid = [
-        grid_x(name, w.tiles().div_ceil(tiles_a_block) as u64)?,
-        1,
-        1,
-    ];
+    let pairs = cols.div_ceil(2);
+    require(
+        name,
+        "columns",
+        "1 to 131070",
+        cols,
+        pairs > 0 && pairs <= 65_535,
+    )?;
+    let mut grid = rows_grid(name, w, rows)?;
+    grid[1] = pairs as u32;
     product(Call::new("fp4f.cu", name, grid, threads), w, cols)
+}
+
+/// Blocks that hold `rows` rows, or as many times that as have 8 segments together.
+fn rows_grid(name: &'static str, w: &Tile32, rows: usize) -> Result<[u32; 3], KernelError> {
+    let a_block = 8 / w.segments().next_power_of_two().min(8);
+    let units = w.tiles() * (TILE_ROWS / rows);
+    Ok([grid_x(name, units.div_ceil(a_block) as u64)?, 1, 1])
 }
 
 /// The product with up to `width` activation rows (8 on NVIDIA, 16 on AMD) on matrix units.
