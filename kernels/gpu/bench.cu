@@ -156,7 +156,7 @@ FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_REST
       const i32 at = group * 4 + e;
       if (at < blocks) {
         Fp4fBlock<2> b;
-        fp4f_decode<2, false>(b, tables, now, e);
+        fp4f_decode<2>(b, tables, now, e);
         u32x2 x[FS_TILE_BW];
         float dc[FS_TILE_CC];
         FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) {

@@ -32,14 +32,10 @@ struct Fp4fBlock {
   float scale[H][FS_TILE_CR], shift[H][FS_TILE_CR];
 };
 
-// Levels are signed, or biased by FS_FP4_BIAS if BIASED.
-template <int H, bool BIASED>
+template <int H>
 FS_DEVICE void fp4f_decode(Fp4fBlock<H>& b, const fs_fp4_tables& tables, const Fp4fGroup<H>& g, int e) {
   FS_UNROLL for (int h = 0; h < H; h++) {
-    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) {
-      const u32 word = fs_word(g.words[h][j], e);
-      b.a[h][j] = BIASED ? fs_fp4_biased(tables, word) : fs_fp4_levels(tables, word);
-    }
+    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) b.a[h][j] = fs_fp4_levels(tables, fs_word(g.words[h][j], e));
     FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
       b.scale[h][r] = fs_ue4m3((g.scales[h][r] >> (8 * e)) & 255);
       b.shift[h][r] = fs_mul(b.scale[h][r], -FS_MAGIC);
