@@ -43,7 +43,7 @@ pub use compress::{Entry, pool_row};
 pub use expert::{add_rows, swiglu};
 pub use hc::{HcMix, HcParams, N_HC, hc_collapse, hc_head_weights, hc_mix, hc_post};
 pub use index::{IndexQuery, index_scores_f32, index_scores_packed, quantise_index_query};
-pub use norm::{rms_norm, rms_unit, scale_in_place};
+pub use norm::{rms_factor, rms_norm, rms_unit, scale_in_place};
 pub use rope::{Turn, rotate};
 pub use round::{
     INDEX_BLOCK, KV_BLOCK, e4m3_decode, e4m3_encode, fp4_sim, fp8_scale_exponent, fp8_sim,

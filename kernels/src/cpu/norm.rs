@@ -16,6 +16,16 @@ dispatch! {
 }
 
 #[inline(always)]
+fn rms_factor_impl(x: &[f32], eps: f32) -> f32 {
+    math::rms_scale(x, eps)
+}
+
+dispatch! {
+    /// `1 / sqrt(mean(x^2) + eps)`. `x`: `[n]`.
+    pub fn rms_factor(x: &[f32], eps: f32) -> f32 = rms_factor_impl
+}
+
+#[inline(always)]
 fn rms_unit_impl(x: &mut [f32], eps: f32) {
     let r = math::rms_scale(x, eps);
     for v in x {

@@ -1,0 +1,10 @@
+//! The DeepSeek V4 target on the CPU: loading, one pass for prefill, decode and verify, and the
+//! position-addressed state of many sequences.
+//!
+//! Must not know: drafters, processes, HTTP, tokenizers, vendors. The layers are usable by a drafter
+//! (`layers`), which brings its own keys.
+
+pub mod error;
+pub mod meta;
+pub mod pool;
+pub mod source;
