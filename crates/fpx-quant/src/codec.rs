@@ -1,0 +1,150 @@
+//! The two public entries of the crate: rows of f32 to bytes and back, for every format.
+//!
+//! Apart from the codecs because it only checks sizes and chooses one. Must not know: how a
+//! format stores anything, files.
+
+use engine_core::math::simd_level;
+
+use crate::format::{Format, FormatError};
+use crate::{block, fpx, validate};
+
+/// Decodes one row (or several: rows are contiguous) exactly; every format is bit-exact on every
+/// device.
+///
+/// `bytes`: `out.len()` weights in `format`; no alignment is needed. `out`: f32, untouched on error.
+///
+/// # Errors
+/// `PartialBlock` and `Bytes` for sizes that do not fit, `InvalidScale` for a scale byte that no
+/// writer produces, `Unsupported` for a format that bytes alone cannot decode (MIX: see `mix`).
+pub fn decode_row(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
+    check_bytes(format, bytes.len(), out.len())?;
+    if block::is_base(format) {
+        validate::validate_row_data(format, bytes)?;
+        fpx::decode::blocks(simd_level(), format, bytes, out);
+        return Ok(());
+    }
+    decode_native(format, bytes, out)
+}
+
+/// As [`decode_row`], but a block half with an invalid scale byte decodes to zeros, as the CPU
+/// readers of the formats' first writers do. For looking at damaged files, never for inference.
+///
+/// # Errors
+/// As [`decode_row`], less `InvalidScale`.
+pub fn decode_row_lossy(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
+    check_bytes(format, bytes.len(), out.len())?;
+    if block::is_base(format) {
+        fpx::decode::blocks(simd_level(), format, bytes, out);
+        return Ok(());
+    }
+    decode_native(format, bytes, out)
+}
+
+fn decode_native(format: Format, _bytes: &[u8], _out: &mut [f32]) -> Result<(), FormatError> {
+    let what = match format {
+        Format::Mix2 | Format::Mix3 => "decoding without a codebook",
+        _ => "decoding",
+    };
+    Err(FormatError::Unsupported { format, what })
+}
+
+/// How hard, and how freely, to look for the best bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodeMode {
+    /// The bytes of the format's first writer, by the plain definition, on one thread: the
+    /// reference of `Fast`.
+    Reference,
+    /// The same bytes as `Reference`, by a pruned search on all cores of the current `rayon` pool.
+    Fast,
+    /// As `Fast`, but ROCmFP8 without an importance matrix searches for the least squared error
+    /// too instead of taking the first scale. The other formats search in every mode.
+    Better,
+}
+
+/// Encodes a matrix of f32.
+///
+/// `values`: `[rows, row_elems]`. `imatrix`: `[row_elems]`, the importance of each input column,
+/// the same for every row; it weights the error of the ROCmFPX searches. `out`:
+/// `[rows, row_bytes]`. A value that is not finite is stored as zero.
+///
+/// # Errors
+/// `PartialBlock`; `Bytes` where `out` does not fit (or `values` is not whole rows); `BadWeights`
+/// for an importance vector of the wrong length or with a scale group that has no positive finite
+/// value; `Unsupported` for a format that is decode only. `out` is untouched on error.
+pub fn encode_rows(
+    format: Format,
+    values: &[f32],
+    row_elems: usize,
+    imatrix: Option<&[f32]>,
+    mode: EncodeMode,
+    out: &mut [u8],
+) -> Result<(), FormatError> {
+    let rows = check_rows(format, values.len(), row_elems, out.len())?;
+    if block::is_base(format) {
+        return fpx::encode::rows(fpx::encode::Job {
+            format,
+            values,
+            row_elems,
+            imatrix,
+            mode,
+            out,
+        });
+    }
+    encode_native(format, rows, values, out)
+}
+
+fn encode_native(
+    format: Format,
+    _rows: usize,
+    _values: &[f32],
+    _out: &mut [u8],
+) -> Result<(), FormatError> {
+    Err(FormatError::Unsupported {
+        format,
+        what: "encoding",
+    })
+}
+
+/// Rows of a matrix whose values and bytes must match.
+fn check_rows(
+    format: Format,
+    values: usize,
+    row_elems: usize,
+    bytes: usize,
+) -> Result<usize, FormatError> {
+    let row_bytes = format.row_bytes(row_elems)?;
+    let rows = values.checked_div(row_elems).unwrap_or(0);
+    let expected = rows.checked_mul(row_bytes).ok_or(FormatError::Overflow {
+        format,
+        rows,
+        elems: row_elems,
+    })?;
+    if rows * row_elems != values {
+        return Err(FormatError::PartialBlock {
+            format,
+            elems: values,
+            block: row_elems,
+        });
+    }
+    if bytes != expected {
+        return Err(FormatError::Bytes {
+            format,
+            expected,
+            got: bytes,
+        });
+    }
+    Ok(rows)
+}
+
+/// Whether `bytes` bytes hold exactly `elems` weights.
+fn check_bytes(format: Format, bytes: usize, elems: usize) -> Result<(), FormatError> {
+    let expected = format.row_bytes(elems)?;
+    if bytes != expected {
+        return Err(FormatError::Bytes {
+            format,
+            expected,
+            got: bytes,
+        });
+    }
+    Ok(())
+}
