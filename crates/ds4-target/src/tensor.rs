@@ -99,13 +99,11 @@ impl<'a> Binder<'a> {
     pub(crate) fn matrix(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let raw = self.raw(name, shape)?;
         let rows = shape[1..].iter().product();
-        let ok = raw.format.is_computable()
-            && raw.format.matrix_bytes(rows, shape[0]).ok() == Some(raw.bytes.as_slice().len());
-        if !ok {
+        if let Err(e) = Matrix::new(raw.format, rows, shape[0], raw.bytes.as_slice()) {
             return Err(self.bad_format(
                 name,
-                format!("a weight format whose blocks fit rows of {}", shape[0]),
-                raw.format,
+                format!("a computable weight format whose blocks fit rows of {}", shape[0]),
+                format!("{} ({e})", raw.format),
             ));
         }
         Ok(Tensor {
@@ -117,7 +115,7 @@ impl<'a> Binder<'a> {
         })
     }
 
-    pub(crate) fn bad_format(&self, name: &str, expected: String, got: Format) -> LoadError {
+    pub(crate) fn bad_format(&self, name: &str, expected: String, got: impl ToString) -> LoadError {
         LoadError::Format {
             file: self.file(),
             tensor: name.to_owned(),

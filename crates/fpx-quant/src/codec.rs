@@ -6,7 +6,7 @@
 use engine_core::math::simd_level;
 
 use crate::format::{Format, FormatError};
-use crate::{block, fpx, validate};
+use crate::{block, fpx, native, validate};
 
 /// Decodes one row (or several: rows are contiguous) exactly; every format is bit-exact on every
 /// device.
@@ -40,7 +40,11 @@ pub fn decode_row_lossy(format: Format, bytes: &[u8], out: &mut [f32]) -> Result
     decode_native(format, bytes, out)
 }
 
-fn decode_native(format: Format, _bytes: &[u8], _out: &mut [f32]) -> Result<(), FormatError> {
+fn decode_native(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
+    if format.is_float() || native::has_blocks(format) {
+        native::decode(format, bytes, out);
+        return Ok(());
+    }
     let what = match format {
         Format::Mix2 | Format::Mix3 => "decoding without a codebook",
         _ => "decoding",
@@ -79,7 +83,7 @@ pub fn encode_rows(
     mode: EncodeMode,
     out: &mut [u8],
 ) -> Result<(), FormatError> {
-    let rows = check_rows(format, values.len(), row_elems, out.len())?;
+    check_rows(format, values.len(), row_elems, out.len())?;
     if block::is_base(format) {
         return fpx::encode::rows(fpx::encode::Job {
             format,
@@ -90,15 +94,18 @@ pub fn encode_rows(
             out,
         });
     }
-    encode_native(format, rows, values, out)
+    encode_native(format, values, out)
 }
 
 fn encode_native(
     format: Format,
-    _rows: usize,
-    _values: &[f32],
-    _out: &mut [u8],
+    values: &[f32],
+    out: &mut [u8],
 ) -> Result<(), FormatError> {
+    if native::has_encoder(format) {
+        native::encode(format, values, out);
+        return Ok(());
+    }
     Err(FormatError::Unsupported {
         format,
         what: "encoding",
