@@ -59,7 +59,12 @@ impl Batch {
             let (at, len) = (self.tokens.len(), span.range.len());
             self.tokens.extend_from_slice(&tokens[span.range.clone()]);
             self.pos.extend(pos..pos + len as Pos);
-            self.pieces.push(Piece { slot, pos: pos as usize, at, len });
+            self.pieces.push(Piece {
+                slot,
+                pos: pos as usize,
+                at,
+                len,
+            });
             match span.out {
                 Out::None => {}
                 Out::Last => self.out.push(at + len - 1),
@@ -73,24 +78,45 @@ impl Batch {
 fn check(span: &Span, stands: Pos, tokens: &[TokenId], limits: &Limits) -> Result<(), Fault> {
     let seq = span.seq;
     if span.pos != stands {
-        return Err(Fault::WrongPosition { seq, expected: stands, got: span.pos });
+        return Err(Fault::WrongPosition {
+            seq,
+            expected: stands,
+            got: span.pos,
+        });
     }
     let (start, end) = (span.range.start, span.range.end);
     if start >= end || end > tokens.len() {
-        return Err(Fault::BadRange { seq, start, end, len: tokens.len() });
+        return Err(Fault::BadRange {
+            seq,
+            start,
+            end,
+            len: tokens.len(),
+        });
     }
     if end - start > limits.span_max {
         let (wanted, limit) = ((end - start) as u64, limits.span_max as u64);
-        return Err(Fault::Exhausted { what: "tokens of a span", wanted, limit });
+        return Err(Fault::Exhausted {
+            what: "tokens of a span",
+            wanted,
+            limit,
+        });
     }
     let wanted = u64::from(stands) + (end - start) as u64;
     if wanted > limits.n_ctx as u64 {
-        return Err(Fault::ContextFull { seq, wanted, limit: limits.n_ctx as u64 });
+        return Err(Fault::ContextFull {
+            seq,
+            wanted,
+            limit: limits.n_ctx as u64,
+        });
     }
     for (i, token) in tokens[start..end].iter().enumerate() {
         if *token as usize >= limits.n_vocab && !engine_core::mutant::mutant(31) {
             let n_vocab = limits.n_vocab;
-            return Err(Fault::BadToken { token: *token, index: start + i, n_vocab });
+            return Err(Fault::BadToken {
+                token: *token,
+                index: start + i,
+                n_vocab,
+            });
         }
     }
     Ok(())

@@ -4,7 +4,13 @@
 //! Must not know: drafters, processes, HTTP, tokenizers, vendors. The layers are usable by a drafter
 //! (`layers`), which brings its own keys.
 
+mod batch;
 pub mod error;
+mod layers;
+mod linear;
 pub mod meta;
 pub mod pool;
 pub mod source;
+pub mod state;
+pub mod tensor;
+pub mod weights;

@@ -42,11 +42,18 @@ impl<'a> Input<'a> {
 fn quantise(pool: &Pool, a8: &mut A8Rows, x: &[f32], n: usize, k: usize) {
     a8.resize(n, k);
     let serial = n * k < 1 << 14;
-    let each = if serial { n.max(1) } else { n.div_ceil(4 * pool.threads()) };
+    let each = if serial {
+        n.max(1)
+    } else {
+        n.div_ceil(4 * pool.threads())
+    };
     let writers = Mutex::new(a8.writers(each));
     pool.run(if serial { 1 } else { pool.threads() }, &|_| {
         loop {
-            let next = writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+            let next = writers
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .next();
             let Some(mut w) = next else { return };
             let rows = w.rows();
             w.quantize(&x[rows.start * k..rows.end * k]);
@@ -66,10 +73,21 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     /// A product of all rows of `w` with columns `cols` of `input`, into `out` `[cols, rows]`.
     #[must_use]
-    pub fn new(pool: &Pool, w: Matrix<'a>, input: &'a Input<'a>, cols: Range<usize>, out: Out<'a>) -> Self {
+    pub fn new(
+        pool: &Pool,
+        w: Matrix<'a>,
+        input: &'a Input<'a>,
+        cols: Range<usize>,
+        out: Out<'a>,
+    ) -> Self {
         // Pieces of whole register tiles, a few a thread so that uneven threads even out.
         let each = w.rows().div_ceil(4 * pool.threads()).next_multiple_of(8);
-        Self { w, input, cols, out: out.into_queue(each) }
+        Self {
+            w,
+            input,
+            cols,
+            out: out.into_queue(each),
+        }
     }
 
     fn macs(&self) -> usize {
@@ -86,7 +104,9 @@ impl<'a> Job<'a> {
             if mutant(43) && self.cols.len() > 1 {
                 // A batched kernel with another order of sums: last bit of every value moves.
                 for c in 0..out.cols() {
-                    out.col(c).iter_mut().for_each(|v| *v = f32::from_bits(v.to_bits() ^ 1));
+                    out.col(c)
+                        .iter_mut()
+                        .for_each(|v| *v = f32::from_bits(v.to_bits() ^ 1));
                 }
             }
         }
@@ -105,9 +125,15 @@ pub struct Counters {
 /// Runs products in one region.
 pub fn run(pool: &Pool, counters: &Counters, jobs: &[Job<'_>]) {
     let bytes: usize = jobs.iter().map(|j| j.w.data().len()).sum();
-    counters.weight_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    counters
+        .weight_bytes
+        .fetch_add(bytes as u64, Ordering::Relaxed);
     counters.regions.fetch_add(1, Ordering::Relaxed);
     let macs: usize = jobs.iter().map(Job::macs).sum();
-    let threads = if macs < SERIAL_MACS { 1 } else { pool.threads() };
+    let threads = if macs < SERIAL_MACS {
+        1
+    } else {
+        pool.threads()
+    };
     pool.run(threads, &|_| jobs.iter().for_each(Job::work));
 }

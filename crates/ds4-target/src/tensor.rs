@@ -64,7 +64,11 @@ pub(crate) struct Binder<'a> {
 
 impl<'a> Binder<'a> {
     pub(crate) fn new(source: &'a dyn Source, wanted: usize) -> Self {
-        Self { source, bound: Vec::new(), wanted }
+        Self {
+            source,
+            bound: Vec::new(),
+            wanted,
+        }
     }
 
     pub(crate) fn file(&self) -> String {
@@ -72,12 +76,15 @@ impl<'a> Binder<'a> {
     }
 
     fn raw(&mut self, name: &str, shape: &[usize]) -> Result<RawTensor, LoadError> {
-        let raw = self.source.tensor(name).ok_or_else(|| LoadError::MissingTensor {
-            file: self.file(),
-            tensor: name.to_owned(),
-            bound: self.bound.len(),
-            wanted: self.wanted,
-        })?;
+        let raw = self
+            .source
+            .tensor(name)
+            .ok_or_else(|| LoadError::MissingTensor {
+                file: self.file(),
+                tensor: name.to_owned(),
+                bound: self.bound.len(),
+                wanted: self.wanted,
+            })?;
         let expected: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
         let trim = |s: &[u64]| {
             let n = s.iter().rposition(|d| *d != 1).map_or(1, |i| i + 1);
@@ -102,7 +109,10 @@ impl<'a> Binder<'a> {
         if let Err(e) = Matrix::new(raw.format, rows, shape[0], raw.bytes.as_slice()) {
             return Err(self.bad_format(
                 name,
-                format!("a computable weight format whose blocks fit rows of {}", shape[0]),
+                format!(
+                    "a computable weight format whose blocks fit rows of {}",
+                    shape[0]
+                ),
                 format!("{} ({e})", raw.format),
             ));
         }
@@ -160,15 +170,16 @@ impl<'a> Binder<'a> {
             .enumerate()
             .map(|(index, word)| {
                 let id = i32::from_le_bytes(*word);
-                u32::try_from(id).ok().filter(|id| (*id as usize) < limit).ok_or_else(|| {
-                    LoadError::Value {
+                u32::try_from(id)
+                    .ok()
+                    .filter(|id| (*id as usize) < limit)
+                    .ok_or_else(|| LoadError::Value {
                         file: self.file(),
                         tensor: name.to_owned(),
                         index,
                         expected: format!("an expert below {limit}"),
                         got: id.to_string(),
-                    }
-                })
+                    })
             })
             .collect()
     }

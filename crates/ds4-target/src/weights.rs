@@ -135,10 +135,19 @@ impl Weights {
         let output_norm = b.floats("output_norm.weight", &[n])?;
         let head = b.matrix("output.weight", &[n, m.n_vocab])?;
         let hc_head = bind_hc(&mut b, "output_hc", n, 4, 1)?;
-        let layers = (0..m.n_layer).map(|l| bind_layer(&mut b, m, l)).collect::<Result<_, _>>()?;
+        let layers = (0..m.n_layer)
+            .map(|l| bind_layer(&mut b, m, l))
+            .collect::<Result<_, _>>()?;
         let ignored = |name: &str| is_mtp(name, m.n_layer);
         let n_tensors = b.finish(ignored)?;
-        Ok(Self { layers, embed, output_norm, head, hc_head, n_tensors })
+        Ok(Self {
+            layers,
+            embed,
+            output_norm,
+            head,
+            hc_head,
+            n_tensors,
+        })
     }
 }
 
@@ -178,13 +187,22 @@ fn bind_layer(b: &mut Binder<'_>, m: &Ds4Meta, l: usize) -> Result<Layer, LoadEr
     let blk = format!("blk.{l}.");
     let compressor = match ratio {
         Ratio::None => None,
-        _ => Some(bind_compressor(b, &format!("{blk}attn_compressor"), m.n_embd, m.head_dim, ratio)?),
+        _ => Some(bind_compressor(
+            b,
+            &format!("{blk}attn_compressor"),
+            m.n_embd,
+            m.head_dim,
+            ratio,
+        )?),
     };
     let indexer = if ratio == Ratio::Sparse {
         let width = m.index_heads * m.index_dim;
         Some(Indexer {
             q_b: b.matrix(&format!("{blk}indexer.attn_q_b.weight"), &[m.q_lora, width])?,
-            proj: b.matrix(&format!("{blk}indexer.proj.weight"), &[m.n_embd, m.index_heads])?,
+            proj: b.matrix(
+                &format!("{blk}indexer.proj.weight"),
+                &[m.n_embd, m.index_heads],
+            )?,
             compressor: bind_compressor(
                 b,
                 &format!("{blk}indexer_compressor"),
@@ -215,7 +233,11 @@ fn bind_compressor(
     ratio: Ratio,
 ) -> Result<Compressor, LoadError> {
     let r = ratio.tokens().unwrap_or(1) as usize;
-    let wide = if ratio == Ratio::Sparse { 2 * width } else { width };
+    let wide = if ratio == Ratio::Sparse {
+        2 * width
+    } else {
+        width
+    };
     Ok(Compressor {
         key: b.matrix(&format!("{prefix}_kv.weight"), &[n_embd, wide])?,
         gate: b.matrix(&format!("{prefix}_gate.weight"), &[n_embd, wide])?,

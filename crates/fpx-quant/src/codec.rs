@@ -97,11 +97,7 @@ pub fn encode_rows(
     encode_native(format, values, out)
 }
 
-fn encode_native(
-    format: Format,
-    values: &[f32],
-    out: &mut [u8],
-) -> Result<(), FormatError> {
+fn encode_native(format: Format, values: &[f32], out: &mut [u8]) -> Result<(), FormatError> {
     if native::has_encoder(format) {
         native::encode(format, values, out);
         return Ok(());

@@ -99,7 +99,15 @@ fn project(ctx: &Ctx<'_>, layer: &Layer, n: usize, h: &[f32], a8: &mut A8Rows, b
     b.index.resize(n, indexer.map(|i| &i.compressor));
     b.iw.resize(indexer.map_or(0, |_| n * m.index_heads), 0.0);
     let mut users = [Some(&w.q_a), Some(&w.kv), None, None, None, None, None];
-    let mut outs = [Some(&mut b.qa), Some(&mut b.kv_in), None, None, None, None, None];
+    let mut outs = [
+        Some(&mut b.qa),
+        Some(&mut b.kv_in),
+        None,
+        None,
+        None,
+        None,
+        None,
+    ];
     if let Some(c) = comp {
         (users[2], users[3]) = (Some(&c.key), Some(&c.gate));
         (outs[2], outs[3]) = (Some(&mut b.comp.key), Some(&mut b.comp.gate));
@@ -120,9 +128,14 @@ fn project(ctx: &Ctx<'_>, layer: &Layer, n: usize, h: &[f32], a8: &mut A8Rows, b
     }
     run(ctx.pool, ctx.counters, &jobs);
     let (qa, eps) = (&b.qa, m.rms_eps);
-    ctx.pool.each(n, grain(n, m.q_lora), split(&mut b.qr, m.q_lora), |i, qr| {
-        rms_norm(&qa[i * m.q_lora..][..m.q_lora], &w.q_a_norm, eps, qr);
-    });
+    ctx.pool.each(
+        n,
+        grain(n, m.q_lora),
+        split(&mut b.qr, m.q_lora),
+        |i, qr| {
+            rms_norm(&qa[i * m.q_lora..][..m.q_lora], &w.q_a_norm, eps, qr);
+        },
+    );
     if let Some(c) = comp {
         let _ = c;
     }
@@ -135,25 +148,40 @@ fn queries(ctx: &Ctx<'_>, w: &Attention, angles: &Angles, n: usize, b: &mut Buff
     b.q.resize(n * wide, 0.0);
     let input = Input::new(ctx.pool, &b.qr, n, m.q_lora, &mut b.a8, &[&w.q_b]);
     let out = Out::new(&mut b.q, n, wide);
-    run(ctx.pool, ctx.counters, &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)]);
-    ctx.pool.each(n, grain(n, wide), split(&mut b.q, wide), |i, q| {
-        let (cos, sin) = angles.at(i);
-        for head in q.chunks_exact_mut(m.head_dim) {
-            if !mutant(7) {
-                rms_unit(head, m.rms_eps);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)],
+    );
+    ctx.pool
+        .each(n, grain(n, wide), split(&mut b.q, wide), |i, q| {
+            let (cos, sin) = angles.at(i);
+            for head in q.chunks_exact_mut(m.head_dim) {
+                if !mutant(7) {
+                    rms_unit(head, m.rms_eps);
+                }
+                rotate(head, cos, sin, Turn::Forward);
             }
-            rotate(head, cos, sin, Turn::Forward);
-        }
-    });
+        });
     let kv_in = &b.kv_in;
-    ctx.pool.each(n, grain(n, m.head_dim), split(&mut b.kv, m.head_dim), |i, kv| {
-        let (cos, sin) = angles.at(i);
-        rms_norm(&kv_in[i * m.head_dim..][..m.head_dim], &w.kv_norm, m.rms_eps, kv);
-        rotate(kv, cos, sin, Turn::Forward);
-        if ctx.kv_sim && !mutant(40) {
-            round_kv(kv, m.n_rot);
-        }
-    });
+    ctx.pool.each(
+        n,
+        grain(n, m.head_dim),
+        split(&mut b.kv, m.head_dim),
+        |i, kv| {
+            let (cos, sin) = angles.at(i);
+            rms_norm(
+                &kv_in[i * m.head_dim..][..m.head_dim],
+                &w.kv_norm,
+                m.rms_eps,
+                kv,
+            );
+            rotate(kv, cos, sin, Turn::Forward);
+            if ctx.kv_sim && !mutant(40) {
+                round_kv(kv, m.n_rot);
+            }
+        },
+    );
 }
 
 /// Indexer query heads and head weights.
@@ -163,16 +191,21 @@ fn index_queries(ctx: &Ctx<'_>, w: &Indexer, angles: &Angles, n: usize, b: &mut 
     b.iq.resize(n * wide, 0.0);
     let input = Input::new(ctx.pool, &b.qr, n, m.q_lora, &mut b.a8, &[&w.q_b]);
     let out = Out::new(&mut b.iq, n, wide);
-    run(ctx.pool, ctx.counters, &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)]);
-    ctx.pool.each(n, grain(n, wide), split(&mut b.iq, wide), |i, iq| {
-        let (cos, sin) = angles.at(i);
-        for head in iq.chunks_exact_mut(m.index_dim) {
-            rotate(head, cos, sin, Turn::Forward);
-            if ctx.kv_sim && !mutant(19) {
-                hadamard(head);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)],
+    );
+    ctx.pool
+        .each(n, grain(n, wide), split(&mut b.iq, wide), |i, iq| {
+            let (cos, sin) = angles.at(i);
+            for head in iq.chunks_exact_mut(m.index_dim) {
+                rotate(head, cos, sin, Turn::Forward);
+                if ctx.kv_sim && !mutant(19) {
+                    hadamard(head);
+                }
             }
-        }
-    });
+        });
     let scale = (1.0 / ((m.index_dim * m.index_heads) as f64).sqrt()) as f32;
     for w in &mut b.iw {
         *w *= scale;
@@ -191,7 +224,9 @@ fn store(
     seqs: &mut [Option<SeqState>],
     b: &mut Buffers,
 ) {
-    let Some(ratio) = layer.ratio.tokens() else { return };
+    let Some(ratio) = layer.ratio.tokens() else {
+        return;
+    };
     let finish = |norm, used| Finish {
         norm,
         rope: ctx.ropes.of(layer.ratio),
@@ -211,9 +246,15 @@ fn store(
             let range = piece.at * weights.gate.rows..(piece.at + piece.len) * weights.gate.rows;
             let pos = &batch.pos[piece.at..piece.at + piece.len];
             bias_gates(ctx, weights, ratio as usize, pos, &mut p.gate[range]);
-            let Some(seq) = seqs[piece.slot].as_mut() else { continue };
+            let Some(seq) = seqs[piece.slot].as_mut() else {
+                continue;
+            };
             let state = &mut seq.layers[at];
-            let state = if used == Use::Attention { &mut state.comp } else { &mut state.index };
+            let state = if used == Use::Attention {
+                &mut state.comp
+            } else {
+                &mut state.index
+            };
             if let Some(state) = state {
                 let finish = finish(&weights.norm, used);
                 advance(ctx, state, piece, &p.key, &p.gate, &finish, &mut b.rows);
@@ -240,16 +281,27 @@ fn lists(
         dim: m.index_dim,
     });
     for piece in &batch.pieces {
-        let Some(seq) = seqs[piece.slot].as_ref() else { continue };
+        let Some(seq) = seqs[piece.slot].as_ref() else {
+            continue;
+        };
         let raw = &b.kv[piece.at * m.head_dim..(piece.at + piece.len) * m.head_dim];
-        k.span(ctx, piece, layer.ratio, &seq.layers[at], raw, queries.as_ref());
+        k.span(
+            ctx,
+            piece,
+            layer.ratio,
+            &seq.layers[at],
+            raw,
+            queries.as_ref(),
+        );
     }
 }
 
 /// Writes the last raw rows of every span into its ring, after they were read.
 fn keep_raw(at: usize, batch: &Batch, seqs: &mut [Option<SeqState>], kv: &[f32]) {
     for piece in &batch.pieces {
-        let Some(seq) = seqs[piece.slot].as_mut() else { continue };
+        let Some(seq) = seqs[piece.slot].as_mut() else {
+            continue;
+        };
         let layer = &mut seq.layers[at];
         let (hd, end) = (layer.shape.head_dim, piece.pos + piece.len);
         for x in end.saturating_sub(layer.shape.raw_rows).max(piece.pos)..end {
@@ -278,20 +330,21 @@ fn attend_all(
     }
     b.o.resize(m.o_groups * n * group, 0.0);
     let q = &b.q;
-    ctx.pool.each(m.o_groups * n, 1, split(&mut b.o, group), |unit, out| {
-        let (g, token) = (unit / n, unit % n);
-        let at = if mutant(35) { g } else { g * heads };
-        let q = &q[(token * m.n_head + at) * m.head_dim..][..group];
-        let sinks = &w.sinks[at..at + heads];
-        let list = &k.lists[k.at[token].clone()];
-        LOCAL.with_borrow_mut(|s| attend(q, &k.slab, list, scale, sinks, s, out));
-        let (cos, sin) = angles.at(token);
-        if !mutant(2) {
-            for head in out.chunks_exact_mut(m.head_dim) {
-                rotate(head, cos, sin, Turn::Back);
+    ctx.pool
+        .each(m.o_groups * n, 1, split(&mut b.o, group), |unit, out| {
+            let (g, token) = (unit / n, unit % n);
+            let at = if mutant(35) { g } else { g * heads };
+            let q = &q[(token * m.n_head + at) * m.head_dim..][..group];
+            let sinks = &w.sinks[at..at + heads];
+            let list = &k.lists[k.at[token].clone()];
+            LOCAL.with_borrow_mut(|s| attend(q, &k.slab, list, scale, sinks, s, out));
+            let (cos, sin) = angles.at(token);
+            if !mutant(2) {
+                for head in out.chunks_exact_mut(m.head_dim) {
+                    rotate(head, cos, sin, Turn::Back);
+                }
             }
-        }
-    });
+        });
 }
 
 /// Grouped low-rank projection, then back to the stream width.
@@ -313,5 +366,9 @@ fn project_out(ctx: &Ctx<'_>, w: &Attention, n: usize, b: &mut Buffers, block: &
     drop(jobs);
     let input = Input::new(ctx.pool, &b.low, n, low, &mut b.a8, &[&w.o_b]);
     let out = Out::new(block, n, m.n_embd);
-    run(ctx.pool, ctx.counters, &[Job::new(ctx.pool, w.o_b.matrix(), &input, 0..n, out)]);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(ctx.pool, w.o_b.matrix(), &input, 0..n, out)],
+    );
 }

@@ -21,16 +21,27 @@ pub(crate) enum Use {
 }
 
 /// Adds the position table to the gates of a batch. `gates` `[n, wide]`.
-pub(crate) fn bias_gates(ctx: &Ctx<'_>, c: &Compressor, ratio: usize, pos: &[u32], gates: &mut [f32]) {
+pub(crate) fn bias_gates(
+    ctx: &Ctx<'_>,
+    c: &Compressor,
+    ratio: usize,
+    pos: &[u32],
+    gates: &mut [f32],
+) {
     let wide = c.gate.rows;
     let first = pos.first().copied().unwrap_or(0);
-    ctx.pool.each(pos.len(), super::hc::grain(pos.len(), wide), split(gates, wide), |i, gate| {
-        let p = if mutant(14) { pos[i] - first } else { pos[i] };
-        let ape = &c.ape[(p as usize % ratio) * wide..][..wide];
-        for (g, a) in gate.iter_mut().zip(ape) {
-            *g += *a;
-        }
-    });
+    ctx.pool.each(
+        pos.len(),
+        super::hc::grain(pos.len(), wide),
+        split(gates, wide),
+        |i, gate| {
+            let p = if mutant(14) { pos[i] - first } else { pos[i] };
+            let ape = &c.ape[(p as usize % ratio) * wide..][..wide];
+            for (g, a) in gate.iter_mut().zip(ape) {
+                *g += *a;
+            }
+        },
+    );
 }
 
 /// The open rows of one span: its own projections, and the ring for earlier positions.
@@ -48,7 +59,10 @@ impl Open<'_> {
         let wide = width * self.state.shape.overlap;
         if x >= self.piece.pos {
             let at = (self.piece.at + x - self.piece.pos) * wide + from;
-            Entry { key: &self.keys[at..at + width], gate: &self.gates[at..at + width] }
+            Entry {
+                key: &self.keys[at..at + width],
+                gate: &self.gates[at..at + width],
+            }
         } else {
             let at = self.state.slot(x).start + from;
             Entry {
@@ -67,7 +81,11 @@ impl Open<'_> {
         let mut entries = [EMPTY; MAX_STACK];
         let mut many = Vec::new();
         let mut n = 0;
-        let zeros = if mutant(13) { vec![0f32; s.width] } else { Vec::new() };
+        let zeros = if mutant(13) {
+            vec![0f32; s.width]
+        } else {
+            Vec::new()
+        };
         let before = w * s.ratio..w * s.ratio;
         let before = if s.overlap == 2 && w > 0 && !(mutant(12) && self.piece.len == 1) {
             before.start - s.ratio..before.start
@@ -75,10 +93,15 @@ impl Open<'_> {
             before
         };
         if mutant(13) && s.overlap == 2 && w == 0 {
-            many.extend((0..s.ratio).map(|_| Entry { key: &zeros, gate: &zeros }));
+            many.extend((0..s.ratio).map(|_| Entry {
+                key: &zeros,
+                gate: &zeros,
+            }));
         }
         let own_window = w * s.ratio..(w + 1) * s.ratio;
-        let all = before.map(|x| (x, first)).chain(own_window.map(|x| (x, second)));
+        let all = before
+            .map(|x| (x, first))
+            .chain(own_window.map(|x| (x, second)));
         if s.ratio * s.overlap <= MAX_STACK && many.is_empty() {
             for (x, from) in all {
                 entries[n] = self.entry(x, from);
@@ -94,7 +117,10 @@ impl Open<'_> {
 
 /// Windows up to this many entries pool without allocating.
 const MAX_STACK: usize = 128;
-const EMPTY: Entry<'static> = Entry { key: &[], gate: &[] };
+const EMPTY: Entry<'static> = Entry {
+    key: &[],
+    gate: &[],
+};
 
 /// What shapes a finished row.
 pub(crate) struct Finish<'a> {
@@ -113,7 +139,8 @@ impl Finish<'_> {
         let half = self.rope.inv_freq.len();
         let (mut cos, mut sin) = ([0f32; 256], [0f32; 256]);
         let at = if mutant(16) { w } else { w * ratio };
-        self.rope.angles(at as u32, &mut cos[..half], &mut sin[..half]);
+        self.rope
+            .angles(at as u32, &mut cos[..half], &mut sin[..half]);
         rotate(row, &cos[..half], &sin[..half], Turn::Forward);
         match self.used {
             Use::Attention if self.kv_sim => round_kv(row, self.n_rot),
@@ -125,7 +152,11 @@ impl Finish<'_> {
 
 /// The roundings of an attention row: fp8 head, bf16 tail.
 pub(crate) fn round_kv(row: &mut [f32], n_rot: usize) {
-    let at = if mutant(22) { row.len() } else { row.len() - n_rot };
+    let at = if mutant(22) {
+        row.len()
+    } else {
+        row.len() - n_rot
+    };
     let (head, tail) = row.split_at_mut(at);
     fp8_sim(head);
     for v in tail {
@@ -153,12 +184,22 @@ pub(crate) fn advance(
     if n > 0 {
         rows.resize(2 * n * width, 0.0);
         let (pools, done) = rows.split_at_mut(n * width);
-        let open = Open { state, piece, keys, gates };
+        let open = Open {
+            state,
+            piece,
+            keys,
+            gates,
+        };
         let grain = super::hc::grain(n, ratio * width);
-        ctx.pool.each(n, grain, (split(pools, width), split(done, width)), |i, (pool, row)| {
-            open.pool(first + i, pool);
-            finish.apply(first + i, ratio, pool, row);
-        });
+        ctx.pool.each(
+            n,
+            grain,
+            (split(pools, width), split(done, width)),
+            |i, (pool, row)| {
+                open.pool(first + i, pool);
+                finish.apply(first + i, ratio, pool, row);
+            },
+        );
         for (i, row) in done.chunks_exact(width).enumerate() {
             state.rows.put(first + i, row);
         }

@@ -1,7 +1,8 @@
 //! Hyper-connection sites over a batch (spec/ds4-architecture.md 2.1 to 2.3).
 
 use ds4_kernels::cpu::{
-    HcMix, HcParams, hc_collapse, hc_head_weights, hc_mix, hc_post, rms_factor, rms_norm, scale_in_place,
+    HcMix, HcParams, hc_collapse, hc_head_weights, hc_mix, hc_post, rms_factor, rms_norm,
+    scale_in_place,
 };
 use engine_core::mutant::mutant;
 use fpx_quant::{A8Rows, Out};
@@ -24,12 +25,20 @@ fn params<'a>(ctx: &Ctx<'_>, site: &'a HcSite) -> HcParams<'a> {
 fn dots(ctx: &Ctx<'_>, site: &HcSite, x: &[f32], n: usize, a8: &mut A8Rows, m: &mut [f32]) {
     let input = Input::new(ctx.pool, x, n, site.mix.k, a8, &[&site.mix]);
     let out = Out::new(m, n, site.mix.rows);
-    run(ctx.pool, ctx.counters, &[Job::new(ctx.pool, site.mix.matrix(), &input, 0..n, out)]);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(ctx.pool, site.mix.matrix(), &input, 0..n, out)],
+    );
 }
 
 /// The factor 1 / rms of one token's streams, over all of them together.
 fn norm_factor(ctx: &Ctx<'_>, streams: &[f32]) -> f32 {
-    let over = if mutant(27) { &streams[..streams.len() / 4] } else { streams };
+    let over = if mutant(27) {
+        &streams[..streams.len() / 4]
+    } else {
+        streams
+    };
     rms_factor(over, ctx.meta.rms_eps)
 }
 
@@ -53,14 +62,20 @@ pub(crate) fn pre(ctx: &Ctx<'_>, site: &HcSite, norm: &[f32], s: Site<'_>) {
     let (n, d) = (s.mix.len(), norm.len());
     dots(ctx, site, s.x, n, s.a8, &mut s.m[..n * 24]);
     let p = params(ctx, site);
-    let parts = (split(s.m, 24), split(s.mix, 1), split(s.u, d), split(s.h, d));
-    ctx.pool.each(n, grain(n, 4 * d), parts, |i, (m, mix, u, h)| {
-        let x = &s.x[i * 4 * d..][..4 * d];
-        scale_in_place(m, norm_factor(ctx, x));
-        mix[0] = hc_mix(m, &p);
-        hc_collapse(x, &mix[0].pre, u);
-        rms_norm(u, norm, ctx.meta.rms_eps, h);
-    });
+    let parts = (
+        split(s.m, 24),
+        split(s.mix, 1),
+        split(s.u, d),
+        split(s.h, d),
+    );
+    ctx.pool
+        .each(n, grain(n, 4 * d), parts, |i, (m, mix, u, h)| {
+            let x = &s.x[i * 4 * d..][..4 * d];
+            scale_in_place(m, norm_factor(ctx, x));
+            mix[0] = hc_mix(m, &p);
+            hc_collapse(x, &mix[0].pre, u);
+            rms_norm(u, norm, ctx.meta.rms_eps, h);
+        });
 }
 
 /// After a sublayer: mixes its output into the streams.
@@ -86,13 +101,18 @@ pub(crate) fn head(
     let mut m = vec![0f32; n * 4];
     dots(ctx, site, x, n, a8, &mut m);
     let p = params(ctx, site);
-    ctx.pool.each(n, 1, (split(&mut m, 4), split(hidden, d)), |i, (m, hidden)| {
-        let x = &x[i * 4 * d..][..4 * d];
-        scale_in_place(m, rms_factor(x, ctx.meta.rms_eps));
-        let mut u = vec![0f32; d];
-        hc_collapse(x, &hc_head_weights(m, &p), &mut u);
-        rms_norm(&u, norm, ctx.meta.rms_eps, hidden);
-    });
+    ctx.pool.each(
+        n,
+        1,
+        (split(&mut m, 4), split(hidden, d)),
+        |i, (m, hidden)| {
+            let x = &x[i * 4 * d..][..4 * d];
+            scale_in_place(m, rms_factor(x, ctx.meta.rms_eps));
+            let mut u = vec![0f32; d];
+            hc_collapse(x, &hc_head_weights(m, &p), &mut u);
+            rms_norm(&u, norm, ctx.meta.rms_eps, hidden);
+        },
+    );
 }
 
 /// Tokens a task, so that a task is worth its hand-over and few tokens stay on one thread.

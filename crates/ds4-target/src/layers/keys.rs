@@ -76,7 +76,14 @@ fn visible(p: usize, ratio: usize, span_len: usize) -> usize {
 
 impl Queries<'_> {
     /// Scores rows `range` for one token.
-    fn score(&self, token: usize, rows: &RowStore, range: Range<usize>, out: &mut [f32], query: &mut IndexQuery) {
+    fn score(
+        &self,
+        token: usize,
+        rows: &RowStore,
+        range: Range<usize>,
+        out: &mut [f32],
+        query: &mut IndexQuery,
+    ) {
         let wide = self.n_heads * self.dim;
         let heads = &self.heads[token * wide..][..wide];
         let weights = &self.weights[token * self.n_heads..][..self.n_heads];
@@ -120,20 +127,24 @@ fn select(ctx: &Ctx<'_>, piece: &Piece, index: &CompState, q: &Queries<'_>, p: &
             if v > k {
                 p.scores.resize(v.next_multiple_of(SCORE_CHUNK), 0.0);
                 let n = v.div_ceil(SCORE_CHUNK);
-                ctx.pool.each(n, 1, split(&mut p.scores, SCORE_CHUNK), |c, out| {
-                    let range = c * SCORE_CHUNK..((c + 1) * SCORE_CHUNK).min(v);
-                    let out = &mut out[..range.len()];
-                    LOCAL.with_borrow_mut(|l| {
-                        q.score(piece.at + i, &index.rows, range, out, &mut l.query);
+                ctx.pool
+                    .each(n, 1, split(&mut p.scores, SCORE_CHUNK), |c, out| {
+                        let range = c * SCORE_CHUNK..((c + 1) * SCORE_CHUNK).min(v);
+                        let out = &mut out[..range.len()];
+                        LOCAL.with_borrow_mut(|l| {
+                            q.score(piece.at + i, &index.rows, range, out, &mut l.query);
+                        });
                     });
-                });
             }
             let rows = &mut p.rows[i * k..(i + 1) * k];
             p.count[i] = LOCAL.with_borrow_mut(|l| pick(&p.scores, v, k, &mut l.picks, rows));
         }
     }
     if mutant(25) {
-        let (last, n) = (p.rows[(piece.len - 1) * k..].to_vec(), p.count[piece.len - 1]);
+        let (last, n) = (
+            p.rows[(piece.len - 1) * k..].to_vec(),
+            p.count[piece.len - 1],
+        );
         for i in 0..piece.len {
             p.rows[i * k..(i + 1) * k].copy_from_slice(&last);
             p.count[i] = n;
@@ -172,7 +183,11 @@ impl Buffers {
         queries: Option<&Queries<'_>>,
     ) {
         let hd = state.shape.head_dim;
-        let window = if mutant(8) { state.shape.window + 1 } else { state.shape.window };
+        let window = if mutant(8) {
+            state.shape.window + 1
+        } else {
+            state.shape.window
+        };
         let from = piece.pos.saturating_sub(window - 1);
         let base = self.slab.len() / hd;
         for x in from..piece.pos {
@@ -197,7 +212,8 @@ impl Buffers {
             let p = piece.pos + i;
             let start = self.lists.len();
             let first = p.saturating_sub(window - 1);
-            self.lists.extend((first..=p).map(|x| (base + x - from) as u32));
+            self.lists
+                .extend((first..=p).map(|x| (base + x - from) as u32));
             if let Some(comp) = comp {
                 self.list_compressed(comp, i, piece, ratio, whole.then_some(comp_base), k);
             }
@@ -215,7 +231,10 @@ impl Buffers {
         let at = self.slab.len();
         self.slab.resize(at + n * hd, 0.0);
         let grain = super::hc::grain(n, hd);
-        ctx.pool.each(n, grain, split(&mut self.slab[at..], hd), |w, row| comp.rows.get(w, row));
+        ctx.pool
+            .each(n, grain, split(&mut self.slab[at..], hd), |w, row| {
+                comp.rows.get(w, row)
+            });
     }
 
     fn list_compressed(

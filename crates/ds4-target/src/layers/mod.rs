@@ -41,11 +41,18 @@ impl Ropes {
             let (theta, yarn) = m.rope_of(ratio);
             RopeTable::new(m.n_rot, theta, yarn)
         };
-        Self { window: table(Ratio::None), compressed: table(Ratio::Sparse) }
+        Self {
+            window: table(Ratio::None),
+            compressed: table(Ratio::Sparse),
+        }
     }
 
     pub(crate) fn of(&self, ratio: Ratio) -> &RopeTable {
-        if ratio == Ratio::None { &self.window } else { &self.compressed }
+        if ratio == Ratio::None {
+            &self.window
+        } else {
+            &self.compressed
+        }
     }
 }
 
@@ -62,7 +69,10 @@ impl Angles {
         self.half = table.inv_freq.len();
         self.cos.resize(pos.len() * self.half, 0.0);
         self.sin.resize(pos.len() * self.half, 0.0);
-        let parts = (split(&mut self.cos, self.half), split(&mut self.sin, self.half));
+        let parts = (
+            split(&mut self.cos, self.half),
+            split(&mut self.sin, self.half),
+        );
         pool.each(pos.len(), 16, parts, |i, (cos, sin)| {
             let at = if mutant(47) { pos[i] & 127 } else { pos[i] };
             table.angles(at, cos, sin);
@@ -115,11 +125,17 @@ impl Scratch {
         self.h.resize(n * d, 0.0);
         self.block.resize(n * d, 0.0);
         self.routes.resize(n * ctx.meta.n_used, Route::default());
-        self.angles_window.fill(ctx.pool, &ctx.ropes.window, &batch.pos);
-        self.angles_compressed.fill(ctx.pool, &ctx.ropes.compressed, &batch.pos);
+        self.angles_window
+            .fill(ctx.pool, &ctx.ropes.window, &batch.pos);
+        self.angles_compressed
+            .fill(ctx.pool, &ctx.ropes.compressed, &batch.pos);
     }
 
     pub(crate) fn angles(&self, ratio: Ratio) -> &Angles {
-        if ratio == Ratio::None { &self.angles_window } else { &self.angles_compressed }
+        if ratio == Ratio::None {
+            &self.angles_window
+        } else {
+            &self.angles_compressed
+        }
     }
 }

@@ -52,9 +52,14 @@ pub(crate) fn forward(
     shared(ctx, w, n, b);
     let (d, used) = (ctx.meta.n_embd, ctx.meta.n_used);
     let (slots, shared_out) = (&b.slots, &b.shared_out);
-    ctx.pool.each(n, grain(n, used * d), split(block, d), |i, out| {
-        add_rows(&slots[i * used * d..][..used * d], &shared_out[i * d..][..d], out);
-    });
+    ctx.pool
+        .each(n, grain(n, used * d), split(block, d), |i, out| {
+            add_rows(
+                &slots[i * used * d..][..used * d],
+                &shared_out[i * d..][..d],
+                out,
+            );
+        });
 }
 
 /// Router and the shared expert's gate and up, in one region.
@@ -71,7 +76,13 @@ fn first_products(ctx: &Ctx<'_>, w: &Moe, n: usize, h: &[f32], a8: &mut A8Rows, 
     let outs = [&mut b.logits, gate, up];
     let mut jobs = Vec::with_capacity(3);
     for (w, out) in users.into_iter().zip(outs) {
-        jobs.push(Job::new(ctx.pool, w.matrix(), &input, 0..n, Out::new(out, n, w.rows)));
+        jobs.push(Job::new(
+            ctx.pool,
+            w.matrix(),
+            &input,
+            0..n,
+            Out::new(out, n, w.rows),
+        ));
     }
     run(ctx.pool, ctx.counters, &jobs);
 }
@@ -80,17 +91,22 @@ fn route(ctx: &Ctx<'_>, w: &Moe, tokens: &[TokenId], b: &mut Buffers, routes: &m
     let m = ctx.meta;
     let logits = &b.logits;
     let parts = (split(&mut b.scores, m.n_expert), split(routes, m.n_used));
-    ctx.pool.each(tokens.len(), 16, parts, |i, (scores, routes)| {
-        let logits = &logits[i * m.n_expert..][..m.n_expert];
-        match &w.routing {
-            Routing::TopK(bias) => route_top_k(logits, bias, m.route_scale, scores, routes),
-            Routing::Table(table) => {
-                let token = if mutant(30) { tokens[(i + 1) % tokens.len()] } else { tokens[i] };
-                let row = &table[token as usize * m.n_used..][..m.n_used];
-                route_hash(logits, row, m.route_scale, scores, routes);
+    ctx.pool
+        .each(tokens.len(), 16, parts, |i, (scores, routes)| {
+            let logits = &logits[i * m.n_expert..][..m.n_expert];
+            match &w.routing {
+                Routing::TopK(bias) => route_top_k(logits, bias, m.route_scale, scores, routes),
+                Routing::Table(table) => {
+                    let token = if mutant(30) {
+                        tokens[(i + 1) % tokens.len()]
+                    } else {
+                        tokens[i]
+                    };
+                    let row = &table[token as usize * m.n_used..][..m.n_used];
+                    route_hash(logits, row, m.route_scale, scores, routes);
+                }
             }
-        }
-    });
+        });
 }
 
 /// Stable counting sort of slots by expert.
@@ -129,7 +145,10 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
     let [gate, up, act] = &mut b.mid;
     {
         let input = Input::new(ctx.pool, &b.x, s, d, &mut b.a8, &[&w.gate, &w.up]);
-        let outs = [(&w.gate, Out::new(gate, s, ff)), (&w.up, Out::new(up, s, ff))];
+        let outs = [
+            (&w.gate, Out::new(gate, s, ff)),
+            (&w.up, Out::new(up, s, ff)),
+        ];
         let mut jobs = Vec::with_capacity(2 * m.n_expert.min(s));
         for (w, mut rest) in outs {
             for_runs(&b.ends, |e, cols| {
@@ -142,10 +161,17 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
         run(ctx.pool, ctx.counters, &jobs);
     }
     let (gate, up) = (&*gate, &*up);
-    ctx.pool.each(s, grain(s, 4 * ff), split(act, ff), |i, act| {
-        let (at, weight) = (i * ff, routes[order[i] as usize].weight);
-        swiglu(&gate[at..at + ff], &up[at..at + ff], w.clamp_routed, Some(weight), act);
-    });
+    ctx.pool
+        .each(s, grain(s, 4 * ff), split(act, ff), |i, act| {
+            let (at, weight) = (i * ff, routes[order[i] as usize].weight);
+            swiglu(
+                &gate[at..at + ff],
+                &up[at..at + ff],
+                w.clamp_routed,
+                Some(weight),
+                act,
+            );
+        });
     {
         let input = Input::new(ctx.pool, act, s, ff, &mut b.a8, &[&w.down]);
         let mut rest = Out::new(&mut b.y, s, d);
@@ -180,11 +206,22 @@ fn shared(ctx: &Ctx<'_>, w: &Moe, n: usize, b: &mut Buffers) {
     b.shared_out.resize(n * d, 0.0);
     let [gate, up, act] = &mut b.shared;
     let (gate, up) = (&*gate, &*up);
-    ctx.pool.each(n, grain(n, 4 * ff), split(act, ff), |i, act| {
-        let range = i * ff..(i + 1) * ff;
-        swiglu(&gate[range.clone()], &up[range], w.clamp_shared, None, act);
-    });
+    ctx.pool
+        .each(n, grain(n, 4 * ff), split(act, ff), |i, act| {
+            let range = i * ff..(i + 1) * ff;
+            swiglu(&gate[range.clone()], &up[range], w.clamp_shared, None, act);
+        });
     let input = Input::new(ctx.pool, act, n, ff, &mut b.a8, &[&w.shared_down]);
     let out = Out::new(&mut b.shared_out, n, d);
-    run(ctx.pool, ctx.counters, &[Job::new(ctx.pool, w.shared_down.matrix(), &input, 0..n, out)]);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(
+            ctx.pool,
+            w.shared_down.matrix(),
+            &input,
+            0..n,
+            out,
+        )],
+    );
 }

@@ -9,8 +9,8 @@ mod save;
 pub use rows::{RowKind, RowStore};
 pub use save::{load, save};
 
-use engine_core::mutant::mutant;
 use engine_core::Pos;
+use engine_core::mutant::mutant;
 
 use crate::meta::{Ds4Meta, Ratio};
 
@@ -62,7 +62,13 @@ pub struct CompShape {
 impl CompShape {
     fn new(ratio: usize, width: usize, overlap: usize, n_ctx: usize, verify_max: usize) -> Self {
         let ring = (ratio * overlap + verify_max).next_power_of_two();
-        Self { ratio, width, overlap, ring, max_rows: n_ctx / ratio }
+        Self {
+            ratio,
+            width,
+            overlap,
+            ring,
+            max_rows: n_ctx / ratio,
+        }
     }
 
     /// First position whose (key, gate) the next row after `pos` positions needs.
@@ -88,11 +94,20 @@ impl StateShape {
                 head_dim: m.head_dim,
                 n_rot: m.n_rot,
                 comp: comp(m.head_dim),
-                index: if *ratio == Ratio::Sparse { comp(m.index_dim) } else { None },
+                index: if *ratio == Ratio::Sparse {
+                    comp(m.index_dim)
+                } else {
+                    None
+                },
             }
         };
         let layers = m.ratios.iter().map(layer).collect();
-        Self { n_ctx, verify_max, kv_sim, layers }
+        Self {
+            n_ctx,
+            verify_max,
+            kv_sim,
+            layers,
+        }
     }
 
     /// Bytes of one sequence's state at full context, by part: raw rows, compressed rows, indexer
@@ -170,14 +185,21 @@ impl LayerState {
             shape: shape.clone(),
             raw: RowStore::new(kv, shape.raw_rows),
             comp: shape.comp.as_ref().map(|c| CompState::new(c, kv)),
-            index: shape.index.as_ref().map(|c| CompState::new(c, RowKind::index(kv_sim, c.width))),
+            index: shape
+                .index
+                .as_ref()
+                .map(|c| CompState::new(c, RowKind::index(kv_sim, c.width))),
         }
     }
 
     /// Ring slot of raw position `x`.
     #[must_use]
     pub fn raw_slot(&self, x: usize) -> usize {
-        if mutant(9) { x % self.shape.window } else { x & (self.shape.raw_rows - 1) }
+        if mutant(9) {
+            x % self.shape.window
+        } else {
+            x & (self.shape.raw_rows - 1)
+        }
     }
 }
 
@@ -202,7 +224,11 @@ impl SeqState {
             pos: 0,
             end: 0,
             floor: 0,
-            layers: shape.layers.iter().map(|l| LayerState::new(l, shape.kv_sim)).collect(),
+            layers: shape
+                .layers
+                .iter()
+                .map(|l| LayerState::new(l, shape.kv_sim))
+                .collect(),
         }
     }
 
@@ -223,4 +249,3 @@ impl SeqState {
         }
     }
 }
-

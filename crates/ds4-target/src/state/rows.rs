@@ -30,13 +30,21 @@ impl RowKind {
     /// Rows of attention keys.
     #[must_use]
     pub const fn kv(kv_sim: bool, width: usize, n_rot: usize) -> Self {
-        if kv_sim { Self::PackedKv { width, n_rot } } else { Self::F32 { width } }
+        if kv_sim {
+            Self::PackedKv { width, n_rot }
+        } else {
+            Self::F32 { width }
+        }
     }
 
     /// Rows of indexer keys.
     #[must_use]
     pub const fn index(kv_sim: bool, width: usize) -> Self {
-        if kv_sim { Self::PackedIndex { width } } else { Self::F32 { width } }
+        if kv_sim {
+            Self::PackedIndex { width }
+        } else {
+            Self::F32 { width }
+        }
     }
 
     /// Bytes of a row.
@@ -53,7 +61,9 @@ impl RowKind {
     #[must_use]
     pub const fn width(self) -> usize {
         match self {
-            Self::PackedKv { width, .. } | Self::PackedIndex { width } | Self::F32 { width } => width,
+            Self::PackedKv { width, .. } | Self::PackedIndex { width } | Self::F32 { width } => {
+                width
+            }
         }
     }
 }
@@ -72,10 +82,16 @@ impl RowStore {
     #[must_use]
     pub fn new(kind: RowKind, rows: usize) -> Self {
         match kind {
-            RowKind::F32 { width } => {
-                Self { kind, bytes: Vec::new(), floats: vec![0.0; rows * width] }
-            }
-            _ => Self { kind, bytes: vec![0; rows * kind.row_bytes()], floats: Vec::new() },
+            RowKind::F32 { width } => Self {
+                kind,
+                bytes: Vec::new(),
+                floats: vec![0.0; rows * width],
+            },
+            _ => Self {
+                kind,
+                bytes: vec![0; rows * kind.row_bytes()],
+                floats: Vec::new(),
+            },
         }
     }
 
@@ -188,7 +204,14 @@ mod tests {
 
     #[test]
     fn offsets_do_not_wrap_at_a_million_tokens() {
-        let store = RowStore { kind: RowKind::kv(true, 512, 64), bytes: vec![], floats: vec![] };
-        assert_eq!(store.byte_range(16 << 20).start, (16u64 << 20) as usize * 584);
+        let store = RowStore {
+            kind: RowKind::kv(true, 512, 64),
+            bytes: vec![],
+            floats: vec![],
+        };
+        assert_eq!(
+            store.byte_range(16 << 20).start,
+            (16u64 << 20) as usize * 584
+        );
     }
 }

@@ -41,7 +41,11 @@ enum Part<'a> {
 /// halves (they belong to the next row).
 fn open_width(c: &CompState, x: usize, pos: usize) -> usize {
     let current = pos / c.shape.ratio * c.shape.ratio;
-    if x < current { c.shape.width } else { c.shape.width * c.shape.overlap }
+    if x < current {
+        c.shape.width
+    } else {
+        c.shape.width * c.shape.overlap
+    }
 }
 
 /// Writes the live rows of `seq`, committed part only.
@@ -86,7 +90,11 @@ pub fn save(
 }
 
 fn bad(field: &'static str, expected: impl ToString, got: impl ToString) -> Fault {
-    Fault::BadState { field, expected: expected.to_string(), got: got.to_string() }
+    Fault::BadState {
+        field,
+        expected: expected.to_string(),
+        got: got.to_string(),
+    }
 }
 
 /// Reads rows into `seq`, which may be dirty: nothing of its old content is state afterwards. On an
@@ -104,11 +112,19 @@ pub fn load(
     let mut head = [0u8; 48];
     from.read_exact(&mut head)?;
     if head[..8] != MAGIC {
-        return Err(bad("magic", format!("{MAGIC:02x?}"), format!("{:02x?}", &head[..8])));
+        return Err(bad(
+            "magic",
+            format!("{MAGIC:02x?}"),
+            format!("{:02x?}", &head[..8]),
+        ));
     }
     if head[8..40] != *fingerprint {
         let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        return Err(bad("model fingerprint", hex(fingerprint), hex(&head[8..40])));
+        return Err(bad(
+            "model fingerprint",
+            hex(fingerprint),
+            hex(&head[8..40]),
+        ));
     }
     if head[40] != u8::from(shape.kv_sim) || head[41..44] != [0; 3] {
         return Err(bad("kv_sim", shape.kv_sim, head[40]));
@@ -149,7 +165,11 @@ fn load_rows(seq: &mut SeqState, pos: usize, from: &mut dyn Read) -> Result<(), 
                 let (words, _) = buffer.as_chunks::<4>();
                 for (i, word) in words.iter().enumerate() {
                     let v = f32::from_le_bytes(*word);
-                    let to = if i < n { &mut comp.keys } else { &mut comp.gates };
+                    let to = if i < n {
+                        &mut comp.keys
+                    } else {
+                        &mut comp.gates
+                    };
                     to[slot.start + i % n] = v;
                 }
             }
