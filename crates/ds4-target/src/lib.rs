@@ -6,11 +6,18 @@
 
 mod batch;
 pub mod error;
+mod gguf_source;
 mod layers;
 mod linear;
 pub mod meta;
 pub mod pool;
 pub mod source;
 pub mod state;
+mod target;
 pub mod tensor;
 pub mod weights;
+
+pub use error::LoadError;
+pub use gguf_source::GgufSource;
+pub use meta::{Ds4Meta, Ratio};
+pub use target::{CpuTarget, Model, Options};

@@ -17,14 +17,14 @@ const SERIAL_MACS: usize = 150_000;
 
 /// An activation matrix, `[n, k]` f32, and its int8 blocks for weights that need them.
 #[derive(Debug)]
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     x: &'a [f32],
     a8: &'a A8Rows,
 }
 
 impl<'a> Input<'a> {
     /// Prepares `x`, `[n, k]`. The int8 blocks are made only if one of `users` needs them.
-    pub fn new(
+    pub(crate) fn new(
         pool: &Pool,
         x: &'a [f32],
         n: usize,
@@ -63,7 +63,7 @@ fn quantise(pool: &Pool, a8: &mut A8Rows, x: &[f32], n: usize, k: usize) {
 
 /// One product: `out[c][r] = w[r] . x[cols.start + c]`.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub(crate) struct Job<'a> {
     w: Matrix<'a>,
     input: &'a Input<'a>,
     cols: Range<usize>,
@@ -73,7 +73,7 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     /// A product of all rows of `w` with columns `cols` of `input`, into `out` `[cols, rows]`.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         pool: &Pool,
         w: Matrix<'a>,
         input: &'a Input<'a>,
@@ -115,15 +115,15 @@ impl<'a> Job<'a> {
 
 /// Counts what passes read.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Bytes of weights read by products.
-    pub weight_bytes: AtomicU64,
+    pub(crate) weight_bytes: AtomicU64,
     /// Parallel regions entered by products.
-    pub regions: AtomicU64,
+    pub(crate) regions: AtomicU64,
 }
 
 /// Runs products in one region.
-pub fn run(pool: &Pool, counters: &Counters, jobs: &[Job<'_>]) {
+pub(crate) fn run(pool: &Pool, counters: &Counters, jobs: &[Job<'_>]) {
     let bytes: usize = jobs.iter().map(|j| j.w.data().len()).sum();
     counters
         .weight_bytes

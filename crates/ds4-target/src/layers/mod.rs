@@ -110,7 +110,9 @@ pub(crate) struct Scratch {
     pub block: Vec<f32>,
     /// `[n, n_used]`.
     pub routes: Vec<Route>,
-    /// `[rows, n_embd]` final hidden states.
+    /// `[rows, 4, n_embd]` streams, `[rows, n_embd]` final hidden states, `[rows, n_vocab]` logits.
+    pub gathered: Vec<f32>,
+    pub logits: Vec<f32>,
     pub hidden: Vec<f32>,
 }
 
