@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::Error;
 use crate::files::read_tensors;
 use crate::oracle::{OracleModel, Tensor, load_dir};
+use crate::require::workspace;
 
 /// Named arrays of a recorded run. Integers are held as f32 (all are below 2^24).
 #[derive(Clone, Debug)]
@@ -67,5 +68,31 @@ pub fn hf_model() -> Result<OracleModel, Error> {
 /// Those of [`read_tensors`].
 pub fn hf_golden() -> Result<Golden, Error> {
     let tensors = read_tensors(&hf_dir().join("golden.safetensors"))?;
+    Ok(Golden { tensors })
+}
+
+/// The checkpoint of the small trained model, if the caller has put it (or a link to it) at
+/// `target/fixtures/tiny-model`.
+#[must_use]
+pub fn tiny_dir() -> Option<PathBuf> {
+    let dir = workspace().join("target/fixtures/tiny-model");
+    dir.join("config.json").exists().then_some(dir)
+}
+
+/// Twelve short prompts run on the small model. Names: `data/tiny-golden/README.md`.
+///
+/// # Errors
+/// Those of [`read_tensors`].
+pub fn tiny_dev() -> Result<Golden, Error> {
+    let tensors = read_tensors(&data("tiny-golden/tiny_dev.safetensors"))?;
+    Ok(Golden { tensors })
+}
+
+/// 1100 tokens of prose run on the small model. Names: `data/tiny-golden/README.md`.
+///
+/// # Errors
+/// Those of [`read_tensors`].
+pub fn tiny_long() -> Result<Golden, Error> {
+    let tensors = read_tensors(&data("tiny-golden/tiny_long.safetensors"))?;
     Ok(Golden { tensors })
 }

@@ -5,10 +5,13 @@
 //! answer that comes from the code under test proves nothing (`xtask ci` checks the manifest).
 //!
 //! * [`oracle`]: the target's forward pass in f64, from spec/ds4-architecture.md.
+//! * [`golden`]: recorded runs of other implementations.
+//! * [`require`](mod@require): skips that are seen and counted.
 
 pub mod error;
 pub mod files;
 pub mod golden;
 pub mod oracle;
+pub mod require;
 
 pub use error::Error;
