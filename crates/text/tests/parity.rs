@@ -1,6 +1,8 @@
 //! Against the reference implementation's ids (data/README.md), and properties that hold for any
 //! text.
 
+#![allow(clippy::unwrap_used, reason = "test helpers")]
+
 mod common;
 
 use proptest::prelude::*;

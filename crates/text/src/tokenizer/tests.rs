@@ -10,9 +10,9 @@ fn parts() -> (Vec<String>, Vec<TokenKind>, Vec<String>) {
     (tokens, kinds, merges)
 }
 
-fn build(
-    change: impl FnOnce(&mut Vec<String>, &mut Vec<TokenKind>, &mut Vec<String>),
-) -> Result<Tokenizer, TextError> {
+type Change = fn(&mut Vec<String>, &mut Vec<TokenKind>, &mut Vec<String>);
+
+fn build(change: Change) -> Result<Tokenizer, TextError> {
     let (mut tokens, mut kinds, mut merges) = parts();
     change(&mut tokens, &mut kinds, &mut merges);
     Tokenizer::new(TokenizerParts {
@@ -81,10 +81,7 @@ fn foreign_pre_tokenizers_are_refused_by_name() {
 
 #[test]
 fn broken_parts_are_refused_with_their_place() {
-    let cases: [(
-        fn(&mut Vec<String>, &mut Vec<TokenKind>, &mut Vec<String>),
-        TextError,
-    ); 8] = [
+    let cases: [(Change, TextError); 8] = [
         (
             |_, kinds, _| kinds.truncate(3),
             TextError::Length {
