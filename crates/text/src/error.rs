@@ -70,4 +70,7 @@ pub enum TextError {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
+    /// The schema a reply must follow is not JSON.
+    #[error("response format: {0}")]
+    BadResponseFormat(#[source] crate::json::JsonError),
 }

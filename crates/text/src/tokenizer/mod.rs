@@ -66,6 +66,9 @@ pub enum Piece<'a> {
     Special(TokenId),
     /// Text that is only ever text. Neighbouring texts are encoded as one.
     Text(&'a str),
+    /// Tokens taken over as they are: what the model sampled, which need not be what its text
+    /// would encode to.
+    Tokens(&'a [TokenId]),
 }
 
 /// Encodes text to tokens and back.
@@ -226,6 +229,7 @@ impl Tokenizer {
         while let Some((first, tail)) = rest.split_first() {
             match first {
                 Piece::Special(id) => out.push(*id),
+                Piece::Tokens(ids) => out.extend_from_slice(ids),
                 Piece::Text(text) if !matches!(tail.first(), Some(Piece::Text(_))) => {
                     if joined.is_empty() {
                         self.encode_str(text, &mut scratch, out);
