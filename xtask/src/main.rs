@@ -13,49 +13,59 @@
 mod ci;
 mod failure;
 mod manifest;
+mod mutants;
 mod sh;
+mod sha256;
 mod skips;
+mod soak;
+mod testbins;
 mod tidy;
+mod vectors;
 mod workspace;
 
 use std::process::ExitCode;
 
 use failure::Failure;
 
-/// One verb of the command line.
-struct Verb {
-    name: &'static str,
-    what: &'static str,
-    /// `false`: it has printed why it failed.
-    run: fn(&[String]) -> Result<bool, Failure>,
-}
+/// Runs a verb with its options. `Ok(false)`: it has printed why it failed.
+type Run = fn(&[String]) -> Result<bool, Failure>;
 
-const VERBS: &[Verb] = &[
-    Verb {
-        name: "ci",
-        what: "everything CI checks; --list shows the stages, --only a,b runs some of them",
-        run: ci::run,
-    },
-    Verb {
-        name: "tidy",
-        what: "the rules no compiler checks",
-        run: tidy::run,
-    },
+/// The verbs: name, what it does, function.
+const VERBS: &[(&str, &str, Run)] = &[
+    (
+        "ci",
+        "everything CI checks; --list shows the stages, --only A,B runs some",
+        ci::run,
+    ),
+    ("tidy", "the rules that no compiler checks", tidy::run),
+    (
+        "mutants",
+        "plants the faults of docs/traps.md; a test must notice each",
+        mutants::run,
+    ),
+    (
+        "soak",
+        "the long tests: [FILTER] [--budget MINUTES] [--record] [--list]",
+        soak::run,
+    ),
+    (
+        "vectors",
+        "check: golden data is unchanged; bless FOLDER: list it anew",
+        vectors::run,
+    ),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let Some(verb) = args
-        .first()
-        .and_then(|name| VERBS.iter().find(|v| v.name == name))
-    else {
-        return usage(args.first().map(String::as_str));
+    let given = args.first().map(String::as_str);
+    let Some((name, _, run)) = VERBS.iter().find(|(name, ..)| Some(*name) == given) else {
+        return usage(given);
     };
-    match (verb.run)(&args[1..]) {
+    match run(&args[1..]) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("xtask {}: {failure}", verb.name);
+            eprintln!("xtask {name}: {failure}");
             ExitCode::FAILURE
         }
     }
@@ -63,8 +73,8 @@ fn main() -> ExitCode {
 
 fn usage(given: Option<&str>) -> ExitCode {
     println!("cargo xtask <verb> [options]\n");
-    for verb in VERBS {
-        println!("  {:<10} {}", verb.name, verb.what);
+    for (name, what, _) in VERBS {
+        println!("  {name:<10} {what}");
     }
     match given {
         None | Some("help" | "--help" | "-h") => ExitCode::SUCCESS,

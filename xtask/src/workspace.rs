@@ -19,6 +19,8 @@ pub(crate) struct Workspace {
 /// A crate of the workspace.
 #[derive(Debug)]
 pub(crate) struct Member {
+    /// Folder relative to the root, `/` between parts.
+    pub(crate) folder: String,
     pub(crate) manifest: Manifest,
 }
 
@@ -39,10 +41,11 @@ impl Workspace {
         folders.sort();
         let mut crates = Vec::new();
         for folder in folders {
-            let path = root.join(folder).join("Cargo.toml");
+            let path = root.join(&folder).join("Cargo.toml");
             if path.exists() {
                 let text = fs::read_to_string(&path).map_err(|e| Failure::io(&path, &e))?;
                 crates.push(Member {
+                    folder,
                     manifest: manifest::parse(&text),
                 });
             }

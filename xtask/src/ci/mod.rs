@@ -5,7 +5,7 @@
 //! stage that cannot run here count as skipped; a stage that fails without a failed test counts as
 //! one failure.
 
-mod counts;
+pub(crate) mod counts;
 mod stages;
 
 use std::time::{Duration, Instant};

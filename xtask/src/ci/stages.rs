@@ -45,6 +45,12 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Check(tidy),
     },
     Stage {
+        name: "vectors",
+        what: "golden data has the listed sums",
+        available: always,
+        work: Work::Check(vectors),
+    },
+    Stage {
         name: "fmt",
         what: "rustfmt finds nothing to change",
         available: always,
@@ -136,7 +142,30 @@ fn tidy(workspace: &Workspace) -> Report {
             ok: o.findings.is_empty(),
             counts,
             text: o.findings.join("\n"),
-            note: format!("{}, {} findings", o.note, o.findings.len()),
+            note: format!(
+                "{}, {} unsafe, {} findings",
+                o.note,
+                o.unsafety.values().sum::<usize>(),
+                o.findings.len()
+            ),
+        },
+        Err(e) => Report {
+            ok: false,
+            counts,
+            text: e.to_string(),
+            note: String::new(),
+        },
+    }
+}
+
+fn vectors(workspace: &Workspace) -> Report {
+    let counts = Counts::default();
+    match crate::vectors::examine(workspace) {
+        Ok((findings, note)) => Report {
+            ok: findings.is_empty(),
+            counts,
+            text: findings.join("\n"),
+            note,
         },
         Err(e) => Report {
             ok: false,
@@ -234,6 +263,7 @@ mod tests {
 
     fn workspace() -> Workspace {
         let member = |name: &str, features: &str| Member {
+            folder: format!("crates/{name}"),
             manifest: manifest::parse(&format!(
                 "[package]\nname = \"{name}\"\n[features]\n{features}\n"
             )),

@@ -3,10 +3,17 @@
 //! Each rule is a pure function from the tree's texts to findings, in its own module, tested on
 //! good and bad samples. Exceptions stand in `allow`, each with its reason.
 
+mod allow;
+mod docs;
 mod layers;
+mod rust;
 mod size;
+pub(crate) mod source;
 mod tree;
 mod versions;
+mod wording;
+
+use std::collections::BTreeMap;
 
 use crate::failure::Failure;
 use crate::workspace::Workspace;
@@ -36,13 +43,26 @@ type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
 
 const RULES: &[Rule] = &[
     ("layers", layers::check),
-    ("size", size::check),
     ("versions", versions::check),
+    ("size", size::check),
+    ("header", rust::headers),
+    ("length", rust::length),
+    ("unsafe", rust::unsafety),
+    ("ignore", rust::ignores),
+    ("environment", rust::environment),
+    ("left-over", rust::left_overs),
+    ("mutants", crate::mutants::agreement),
+    ("wording", wording::check),
+    ("link", docs::links),
+    ("decision", docs::decisions),
+    ("figure", docs::figures),
 ];
 
 /// All findings, ready to print, and a one-line summary.
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<String>,
+    /// Unsafe blocks, functions and impls by crate.
+    pub(crate) unsafety: BTreeMap<String, usize>,
     pub(crate) note: String,
 }
 
@@ -61,7 +81,11 @@ pub(crate) fn examine(workspace: &Workspace) -> Result<Outcome, Failure> {
     }
     let size = size::summary(&tree);
     let note = format!("{} rules, {} files, {size}", RULES.len(), tree.files.len());
-    Ok(Outcome { findings, note })
+    Ok(Outcome {
+        findings,
+        unsafety: rust::unsafe_counts(&tree),
+        note,
+    })
 }
 
 /// Entry of the verb.
@@ -74,6 +98,9 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
     }
     let outcome = examine(&Workspace::open()?)?;
     outcome.findings.iter().for_each(|f| println!("{f}"));
+    for (name, count) in &outcome.unsafety {
+        println!("unsafe: {count:>4} in {name}");
+    }
     println!(
         "tidy: {}, {} findings",
         outcome.note,
