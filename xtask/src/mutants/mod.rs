@@ -47,31 +47,45 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
         println!("{PATH} has no rows: nothing to show");
         return Ok(true);
     }
-    let bins = build(&workspace, &rows)?;
+    let (shown, open): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|r| !r.catchers.is_empty());
     let runner = Runner {
         workspace: &workspace,
-        bins,
+        bins: build(&workspace, &shown)?,
     };
-    let matching = runner.baseline(&rows)?;
-    let mutated: Vec<&Row> = rows.iter().filter(|row| row.mutant.is_some()).collect();
+    let matching = runner.baseline(&shown)?;
+    let mutated: Vec<&Row> = shown
+        .iter()
+        .copied()
+        .filter(|row| row.mutant.is_some())
+        .collect();
     let fates = in_parallel(&mutated, |row| runner.fate(row, &matching));
     let mut survived = 0;
     for (row, fate) in mutated.iter().zip(fates) {
         let (caught, how) = fate?;
         survived += usize::from(!caught);
-        let word = if caught { "caught" } else { "SURVIVED" };
-        let id = row.mutant.unwrap_or_default();
         println!(
-            "{id:>5}  trap {:<6} {word:<9} {how}  ({})",
-            row.trap, row.fault
+            "{}",
+            line(row, if caught { "caught" } else { "SURVIVED" }, &how)
         );
     }
-    let (n, alone) = (mutated.len(), rows.len() - mutated.len());
+    open.iter()
+        .for_each(|row| println!("{}", line(row, "OPEN", "no test yet")));
     println!(
-        "\n{n} mutants, {survived} survived; {alone} traps with a test alone; {:.0} s",
+        "\n{} mutants, {survived} survived; {} traps with a test alone; {} open; {:.0} s",
+        mutated.len(),
+        shown.len() - mutated.len(),
+        open.len(),
         start.elapsed().as_secs_f64()
     );
-    Ok(survived == 0)
+    Ok(survived == 0 && open.is_empty())
+}
+
+fn line(row: &Row, word: &str, how: &str) -> String {
+    let id = row.mutant.map_or("-".to_owned(), |id| id.to_string());
+    format!(
+        "{id:>5}  trap {:<6} {word:<9} {how}  ({})",
+        row.trap, row.fault
+    )
 }
 
 fn rows(workspace: &Workspace, args: &[String]) -> Result<Vec<Row>, Failure> {
@@ -101,7 +115,7 @@ fn rows(workspace: &Workspace, args: &[String]) -> Result<Vec<Row>, Failure> {
     }
 }
 
-fn build(workspace: &Workspace, rows: &[Row]) -> Result<Vec<TestBin>, Failure> {
+fn build(workspace: &Workspace, rows: &[&Row]) -> Result<Vec<TestBin>, Failure> {
     let catchers = rows.iter().flat_map(|row| &row.catchers);
     let packages: BTreeSet<&str> = catchers.map(|c| c.package.as_str()).collect();
     let features = workspace.with_feature("mutants");
@@ -127,7 +141,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     /// Runs every catcher without a fault.
-    fn baseline(&self, rows: &[Row]) -> Result<Matching, Failure> {
+    fn baseline(&self, rows: &[&Row]) -> Result<Matching, Failure> {
         let catchers: BTreeSet<&Catcher> = rows.iter().flat_map(|row| &row.catchers).collect();
         let catchers: Vec<&Catcher> = catchers.into_iter().collect();
         let results = in_parallel(&catchers, |catcher| self.healthy(catcher));

@@ -9,10 +9,11 @@ use super::{Finding, Tree, allow};
 
 const CODE_LINES_MAX: usize = 600;
 
-/// Every file opens with `//!`; kernel sources with `//`.
+/// Every module opens with `//!`, kernel sources with `//`. A `tests.rs` belongs to the module
+/// above it, whose header speaks for both.
 pub(crate) fn headers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.texts(|p| is_rust(p) || is_kernel(p)) {
+    for (path, text) in tree.texts(|p| is_rust(p) && !p.ends_with("/tests.rs") || is_kernel(p)) {
         let mark = if is_rust(path) { "//!" } else { "//" };
         let attribute = |line: &&str| line.is_empty() || (is_rust(path) && line.starts_with("#!["));
         let first = text.lines().map(str::trim).find(|line| !attribute(line));
@@ -175,6 +176,10 @@ mod tests {
         for bad in ["", "// x\n", "use a;\n//! late\n"] {
             assert_eq!(headers(&one("crates/a/src/lib.rs", bad)).len(), 1, "{bad}");
         }
+        assert_eq!(
+            headers(&one("crates/a/src/b/tests.rs", "use super::*;\n")),
+            []
+        );
         assert_eq!(headers(&one("kernels/src_gpu/a.cu", "// formula\n")), []);
         assert_eq!(headers(&one("kernels/src_gpu/a.cu", "int a;\n")).len(), 1);
     }
