@@ -6,6 +6,7 @@
 pub mod block;
 pub mod codec;
 pub mod format;
+pub mod mix;
 pub mod scale;
 pub mod validate;
 
