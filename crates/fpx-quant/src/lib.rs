@@ -4,6 +4,7 @@
 //! models, threads (except `rayon` inside the encoder), files.
 
 pub mod block;
+pub mod census;
 pub mod codec;
 pub mod format;
 pub mod mix;
