@@ -140,7 +140,7 @@ fn check_rows(
 }
 
 /// Whether `bytes` bytes hold exactly `elems` weights.
-fn check_bytes(format: Format, bytes: usize, elems: usize) -> Result<(), FormatError> {
+pub(crate) fn check_bytes(format: Format, bytes: usize, elems: usize) -> Result<(), FormatError> {
     let expected = format.row_bytes(elems)?;
     if bytes != expected {
         return Err(FormatError::Bytes {
