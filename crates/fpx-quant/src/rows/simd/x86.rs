@@ -1,7 +1,5 @@
 //! Loads and stores through references to arrays: unaligned, never past the array.
 
-#![allow(dead_code)] // The kernels that need all of them follow.
-
 use std::arch::x86_64::*;
 
 /// Loads 8 floats.
