@@ -18,12 +18,8 @@ use crate::{block, fpx, validate};
 /// writer produces, `Unsupported` for a format that bytes alone cannot decode (MIX: see `mix`).
 pub fn decode_row(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
     check_bytes(format, bytes.len(), out.len())?;
-    if block::is_base(format) {
-        validate::validate_row_data(format, bytes)?;
-        fpx::decode::blocks(simd_level(), format, bytes, out);
-        return Ok(());
-    }
-    decode_native(format, bytes, out)
+    validate::validate_row_data(format, bytes)?;
+    decode_valid(format, bytes, out)
 }
 
 /// As [`decode_row`], but a block half with an invalid scale byte decodes to zeros, as the CPU
@@ -33,18 +29,19 @@ pub fn decode_row(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), F
 /// As [`decode_row`], less `InvalidScale`.
 pub fn decode_row_lossy(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
     check_bytes(format, bytes.len(), out.len())?;
-    if block::is_base(format) {
-        fpx::decode::blocks(simd_level(), format, bytes, out);
-        return Ok(());
-    }
-    decode_native(format, bytes, out)
+    decode_valid(format, bytes, out)
 }
 
-fn decode_native(format: Format, _bytes: &[u8], _out: &mut [f32]) -> Result<(), FormatError> {
-    let what = match format {
-        Format::Mix2 | Format::Mix3 => "decoding without a codebook",
-        _ => "decoding",
-    };
+fn decode_valid(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
+    match format {
+        _ if block::is_base(format) => fpx::decode::blocks(simd_level(), format, bytes, out),
+        Format::Mix2 | Format::Mix3 => return unsupported(format, "decoding without a codebook"),
+        _ => return unsupported(format, "decoding"),
+    }
+    Ok(())
+}
+
+fn unsupported(format: Format, what: &'static str) -> Result<(), FormatError> {
     Err(FormatError::Unsupported { format, what })
 }
 
@@ -69,8 +66,8 @@ pub enum EncodeMode {
 ///
 /// # Errors
 /// `PartialBlock`; `Bytes` where `out` does not fit (or `values` is not whole rows); `BadWeights`
-/// for an importance vector of the wrong length or with a scale group that has no positive finite
-/// value; `Unsupported` for a format that is decode only. `out` is untouched on error.
+/// for an importance vector of the wrong length or with a scale group that has no usable
+/// (positive, finite) value; `Unsupported` for a format that is decode only. `out` is untouched on error.
 pub fn encode_rows(
     format: Format,
     values: &[f32],
@@ -79,46 +76,29 @@ pub fn encode_rows(
     mode: EncodeMode,
     out: &mut [u8],
 ) -> Result<(), FormatError> {
-    let rows = check_rows(format, values.len(), row_elems, out.len())?;
-    if block::is_base(format) {
-        return fpx::encode::rows(fpx::encode::Job {
+    check_rows(format, values.len(), row_elems, out.len())?;
+    match format {
+        _ if block::is_base(format) => fpx::encode::rows(fpx::encode::Job {
             format,
             values,
             row_elems,
             imatrix,
             mode,
             out,
-        });
+        }),
+        _ => unsupported(format, "encoding"),
     }
-    encode_native(format, rows, values, out)
 }
 
-fn encode_native(
-    format: Format,
-    _rows: usize,
-    _values: &[f32],
-    _out: &mut [u8],
-) -> Result<(), FormatError> {
-    Err(FormatError::Unsupported {
-        format,
-        what: "encoding",
-    })
-}
-
-/// Rows of a matrix whose values and bytes must match.
+/// Whether `values` are whole rows and `bytes` is what they need.
 fn check_rows(
     format: Format,
     values: usize,
     row_elems: usize,
     bytes: usize,
-) -> Result<usize, FormatError> {
-    let row_bytes = format.row_bytes(row_elems)?;
+) -> Result<(), FormatError> {
     let rows = values.checked_div(row_elems).unwrap_or(0);
-    let expected = rows.checked_mul(row_bytes).ok_or(FormatError::Overflow {
-        format,
-        rows,
-        elems: row_elems,
-    })?;
+    let expected = format.matrix_bytes(rows, row_elems)?;
     if rows * row_elems != values {
         return Err(FormatError::PartialBlock {
             format,
@@ -133,7 +113,7 @@ fn check_rows(
             got: bytes,
         });
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Whether `bytes` bytes hold exactly `elems` weights.
