@@ -7,7 +7,8 @@ mod common;
 use common::{feed, source, span, target};
 use ds4_target::{CpuTarget, Options};
 use engine_core::{Out, SeqId, Target, TokenId};
-use testkit::fixture;
+use testkit::fixture::{Fixture, Kind};
+use testkit::rng::Rng;
 
 /// What plain decoding gives at every position: the reference of every other way.
 struct Plain {
@@ -23,25 +24,43 @@ fn bits(v: &[f32]) -> Vec<u32> {
 }
 
 fn options(kv_sim: bool, threads: usize) -> Options {
-    Options { n_ctx: 512, span_max: 400, n_seq_max: 6, kv_sim, threads, ..Options::default() }
+    Options {
+        n_ctx: 512,
+        span_max: 400,
+        n_seq_max: 6,
+        kv_sim,
+        threads,
+        ..Options::default()
+    }
 }
 
 fn t0(kv_sim: bool, threads: usize) -> CpuTarget {
-    target(&source(fixture::t0(7)), options(kv_sim, threads))
+    let model = Fixture::new(Kind::T0i, 7).unwrap().model;
+    target(&source(model), options(kv_sim, threads))
 }
 
 fn ids(t: &CpuTarget, n: usize, seed: u64) -> Vec<TokenId> {
-    let mut rng = testkit::rng::SplitMix::new(seed);
-    (0..n).map(|_| (rng.next_u64() % t.info().n_vocab as u64) as TokenId).collect()
+    let mut rng = Rng::named(seed, "ids");
+    (0..n)
+        .map(|_| (rng.next_u64() % t.info().n_vocab as u64) as TokenId)
+        .collect()
 }
 
 fn plain(t: &mut CpuTarget, ids: &[TokenId]) -> Plain {
     let seq = t.open().unwrap();
     t.poison_stale(seq).unwrap();
-    let mut p = Plain { ids: ids.to_vec(), logits: vec![], digests: vec![t.digest(seq).unwrap()] };
+    let mut p = Plain {
+        ids: ids.to_vec(),
+        logits: vec![],
+        digests: vec![t.digest(seq).unwrap()],
+    };
     for id in ids {
         let row = feed(t, seq, &[*id], Out::All);
-        assert!(row.iter().all(|v| v.is_finite()), "position {}", p.logits.len());
+        assert!(
+            row.iter().all(|v| v.is_finite()),
+            "position {}",
+            p.logits.len()
+        );
         p.logits.push(bits(&row));
         p.digests.push(t.digest(seq).unwrap());
     }
@@ -51,7 +70,12 @@ fn plain(t: &mut CpuTarget, ids: &[TokenId]) -> Plain {
 
 fn assert_rows(t: &CpuTarget, logits: &[f32], want: &Plain, from: usize, what: &str) {
     for (i, row) in logits.chunks_exact(t.info().n_vocab).enumerate() {
-        assert_eq!(bits(row), want.logits[from + i], "{what}: logits at position {}", from + i);
+        assert_eq!(
+            bits(row),
+            want.logits[from + i],
+            "{what}: logits at position {}",
+            from + i
+        );
     }
 }
 
@@ -70,7 +94,11 @@ fn any_chunking_gives_the_bits_of_plain_decoding() {
                 let logits = feed(&mut t, seq, part, Out::All);
                 assert_rows(&t, &logits, &want, at, &what);
                 at += part.len();
-                assert_eq!(t.digest(seq).unwrap(), want.digests[at], "{what}: state after {at}");
+                assert_eq!(
+                    t.digest(seq).unwrap(),
+                    want.digests[at],
+                    "{what}: state after {at}"
+                );
             }
             t.close(seq);
         }
@@ -87,12 +115,18 @@ fn verify(t: &mut CpuTarget, base: SeqId, want: &Plain, pos: usize, q: usize, ac
     for token in &mut tokens[accept..] {
         *token = (*token + 1) % n_vocab;
     }
-    let ticket = t.submit(&tokens, &[span(seq, pos as u32, q, Out::All)]).unwrap();
+    let ticket = t
+        .submit(&tokens, &[span(seq, pos as u32, q, Out::All)])
+        .unwrap();
     let logits = t.wait(ticket, None).unwrap().logits.clone();
     let right = accept.min(q);
     assert_rows(t, &logits[..right * n_vocab as usize], want, pos, &what);
     t.commit(seq, (pos + accept) as u32);
-    assert_eq!(t.digest(seq).unwrap(), want.digests[pos + accept], "{what}: state");
+    assert_eq!(
+        t.digest(seq).unwrap(),
+        want.digests[pos + accept],
+        "{what}: state"
+    );
     t.poison_stale(seq).unwrap();
     let next = feed(t, seq, &[want.ids[pos + accept]], Out::All);
     assert_rows(t, &next, want, pos + accept, &what);
@@ -158,7 +192,13 @@ fn saved_state_continues_identically_in_a_dirty_slot() {
             assert_eq!(t.digest(seq).unwrap(), want.digests[pos], "saved at {pos}");
             for at in pos..(pos + 50).min(200) {
                 let row = feed(&mut t, seq, &ids[at..=at], Out::All);
-                assert_rows(&t, &row, &want, at, &format!("saved at {pos}, kv_sim {kv_sim}"));
+                assert_rows(
+                    &t,
+                    &row,
+                    &want,
+                    at,
+                    &format!("saved at {pos}, kv_sim {kv_sim}"),
+                );
             }
             t.close(seq);
         }
@@ -172,7 +212,7 @@ fn neighbours_in_the_pass_do_not_matter() {
     let want: Vec<Plain> = all.iter().map(|ids| plain(&mut t, ids)).collect();
     let seqs: Vec<SeqId> = (0..5).map(|_| t.open().unwrap()).collect();
     let mut at = [0usize; 5];
-    let mut rng = testkit::rng::SplitMix::new(5);
+    let mut rng = Rng::named(5, "spans");
     while at.iter().any(|p| *p < 180) {
         let (mut tokens, mut spans, mut which) = (vec![], vec![], vec![]);
         for i in 0..5 {
@@ -195,11 +235,20 @@ fn neighbours_in_the_pass_do_not_matter() {
         for (span, (i, n)) in which.into_iter().enumerate() {
             for (k, row) in rows.span_rows[span].clone().enumerate() {
                 let got = bits(rows.logits(row).unwrap());
-                assert_eq!(got, want[i].logits[at[i] + k], "sequence {i} position {}", at[i] + k);
+                assert_eq!(
+                    got,
+                    want[i].logits[at[i] + k],
+                    "sequence {i} position {}",
+                    at[i] + k
+                );
             }
             at[i] += n;
             t.commit(seqs[i], at[i] as u32);
-            assert_eq!(t.digest(seqs[i]).unwrap(), want[i].digests[at[i]], "sequence {i}");
+            assert_eq!(
+                t.digest(seqs[i]).unwrap(),
+                want[i].digests[at[i]],
+                "sequence {i}"
+            );
         }
     }
 }
