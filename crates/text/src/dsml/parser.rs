@@ -11,7 +11,6 @@
 //! shown.
 
 use engine_core::TokenId;
-use engine_core::mutant::mutant;
 
 use super::event::{End, Event, Summary};
 use super::lead::{self, Lead};
@@ -133,14 +132,10 @@ impl AnswerParser {
         if self.structure.state == State::Reasoning {
             if id == self.end_think {
                 self.structure.state = State::Outside;
-            } else if id != self.think && !mutant(5) {
+            } else if id != self.think {
                 let bytes = tokenizer.token_bytes(id).unwrap_or_default();
                 let text = String::from_utf8_lossy(bytes).into_owned();
                 out.push(Event::Reasoning(text));
-            } else if id != self.think {
-                // Mutant 5: a call inside reasoning counts.
-                self.structure.state = State::Outside;
-                self.open_tag(true, out);
             }
         } else if Some(id) == self.dsml {
             self.open_tag(true, out);
