@@ -1,0 +1,111 @@
+//! The formats of ggml that this project computes with itself: exact decoders, the encoders of
+//! the simple ones, and blocks of 32 weights taken apart for the row kernels.
+//!
+//! Apart from the ROCmFPX codec because layouts and encoders come from elsewhere (ggml's block
+//! structs). Must not know: GGUF, row kernels. K-quants are decode only.
+
+mod float;
+mod iq2_grid;
+mod iq2_xxs;
+mod kquant;
+mod mxfp4;
+mod q8_0;
+
+use half::f16;
+
+use crate::a8::BLOCK;
+use crate::block::Unpacked;
+use crate::format::Format;
+
+pub use float::widen;
+pub(crate) use iq2_xxs::{grid_point, signs_of};
+pub use mxfp4::{FP4_E2M1, e8m0_half};
+
+/// Whether [`unpack_32`] knows the format.
+#[must_use]
+pub const fn has_blocks(format: Format) -> bool {
+    matches!(
+        format,
+        Format::Q8_0 | Format::Mxfp4 | Format::Q4K | Format::Q2K | Format::Iq2Xxs
+    )
+}
+
+/// Whether [`encode`] knows the format.
+#[must_use]
+pub const fn has_encoder(format: Format) -> bool {
+    format.is_float() || matches!(format, Format::Q8_0 | Format::Mxfp4)
+}
+
+/// Weights `32 * index ..` of a row, taken apart. Scales and offsets of K-quants are the f32
+/// products of the contract (rule 2).
+///
+/// # Panics
+/// If the row ends before the block or the format is not one of [`has_blocks`].
+#[must_use]
+pub fn unpack_32(format: Format, row: &[u8], index: usize) -> Unpacked {
+    let subs = format.block_elems() / BLOCK;
+    let block = &row[index / subs * format.block_bytes()..][..format.block_bytes()];
+    match format {
+        Format::Q8_0 => q8_0::unpack(block),
+        Format::Mxfp4 => mxfp4::unpack(block),
+        Format::Q4K => kquant::unpack_q4k(block, index % subs),
+        Format::Q2K => kquant::unpack_q2k(block, index % subs),
+        Format::Iq2Xxs => iq2_xxs::unpack(block, index % subs),
+        _ => panic!("{format}: not a block format of ggml"),
+    }
+}
+
+/// Decodes whole blocks, exactly as ggml does without contraction.
+///
+/// # Panics
+/// If the sizes do not match or the format is neither [`Format::is_float`] nor [`has_blocks`].
+pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        format.row_bytes(out.len()),
+        Ok(bytes.len()),
+        "bytes of {} weights",
+        out.len()
+    );
+    if format.is_float() {
+        return widen(format, bytes, out);
+    }
+    for (index, out) in out.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        *out = unpack_32(format, bytes, index).weights();
+    }
+}
+
+/// Encodes whole blocks: F32, F16 and BF16 to nearest even, Q8_0 and MXFP4 by ggml's rules.
+///
+/// # Panics
+/// If the sizes do not match or the format is not one of [`has_encoder`].
+pub fn encode(format: Format, x: &[f32], out: &mut [u8]) {
+    assert_eq!(
+        format.row_bytes(x.len()),
+        Ok(out.len()),
+        "bytes of {} weights",
+        x.len()
+    );
+    if format.is_float() {
+        return float::narrow(format, x, out);
+    }
+    let (blocks, _) = x.as_chunks::<BLOCK>();
+    for (x, out) in blocks
+        .iter()
+        .zip(out.chunks_exact_mut(format.block_bytes()))
+    {
+        match format {
+            Format::Q8_0 => q8_0::encode(x, out),
+            Format::Mxfp4 => mxfp4::encode(x, out),
+            _ => panic!("{format}: no encoder"),
+        }
+    }
+}
+
+/// The little-endian f16 at `at`, widened.
+#[inline]
+fn f16_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests;

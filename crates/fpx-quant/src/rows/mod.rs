@@ -1,0 +1,28 @@
+//! Products of weight rows with activations: the scalar definition and the fast paths.
+//!
+//! Apart from the codecs because these never form a dequantised weight of a block format: they
+//! keep integers apart from scales, in the order of docs/adr/0001-arithmetic.md rules 2 to 4. Every
+//! path gives the bits of [`dot_row_a8`] and [`dot_row_f32`], whatever the number of rows and
+//! columns. Must not know: threads (callers split rows, see [`Out`]), files, models.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod generic;
+mod isa;
+mod matmul;
+mod matrix;
+mod out;
+mod reference;
+pub(crate) mod simd;
+mod term;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use isa::Isa;
+pub use matmul::{matmul_a8, matmul_a8_on, matmul_f32, matmul_f32_on};
+pub use matrix::Matrix;
+pub use out::{Out, OutQueue};
+pub use reference::{dot_row_a8, dot_row_f32};
+pub use term::{Term, block_term, unpack_32};
