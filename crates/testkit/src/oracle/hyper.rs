@@ -93,7 +93,9 @@ pub(super) struct Hyper {
 impl Hyper {
     /// `stem`: `blk.{L}.hc_attn`, `blk.{L}.hc_ffn` or `output_hc`.
     pub(super) fn new(model: &OracleModel, stem: &str) -> Result<Self, Error> {
-        let get = |part: &str| Ok(widen(&model.tensor(&format!("{stem}_{part}.weight"))?.data));
+        let get = |part: &str| -> Result<Vec<f64>, Error> {
+            Ok(widen(&model.tensor(&format!("{stem}_{part}.weight"))?.data))
+        };
         Ok(Self {
             fn_rows: get("fn")?,
             base: get("base")?,
