@@ -107,6 +107,12 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(|w| vec![feature_tests(w, "host-exec")]),
     },
     Stage {
+        name: "kernels",
+        what: "every kernel source compiles for every GPU, with the figures on file",
+        available: crate::kernels::available,
+        work: Work::Check(kernels),
+    },
+    Stage {
         name: "ggml",
         what: "other GGUF types and the ggml oracle",
         available: |w| {
@@ -167,6 +173,27 @@ fn vectors(workspace: &Workspace) -> Report {
             text: findings.join("\n"),
             note,
         },
+        Err(e) => Report {
+            ok: false,
+            counts,
+            text: e.to_string(),
+            note: String::new(),
+        },
+    }
+}
+
+fn kernels(workspace: &Workspace) -> Report {
+    let counts = Counts::default();
+    match crate::kernels::build(workspace) {
+        Ok(built) => {
+            let said = [built.errors, built.differences].concat();
+            Report {
+                ok: said.is_empty(),
+                counts,
+                text: said.join("\n"),
+                note: built.note,
+            }
+        }
         Err(e) => Report {
             ok: false,
             counts,
