@@ -114,12 +114,17 @@ fn rows(workspace: &Workspace, args: &[String]) -> Result<Vec<Row>, Failure> {
 fn build(workspace: &Workspace, rows: &[&Row]) -> Result<Vec<TestBin>, Failure> {
     let catchers = rows.iter().flat_map(|row| &row.catchers);
     let packages: BTreeSet<&str> = catchers.map(|c| c.package.as_str()).collect();
-    let features = workspace.with_feature("mutants");
-    let features: Vec<String> = features
-        .iter()
+    // Without a package cargo would build the default ones.
+    if packages.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Cargo takes features of the selected packages only; each passes its own on downwards.
+    let having = workspace.with_feature("mutants");
+    let having = having.into_iter().filter(|name| packages.contains(name));
+    let features = having
         .map(|name| format!("{name}/mutants"))
-        .collect();
-    let features = features.join(",");
+        .collect::<Vec<_>>()
+        .join(",");
     let mut args = vec!["--features", features.as_str()];
     for package in &packages {
         args.extend(["--package", package]);
