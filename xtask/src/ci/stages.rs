@@ -54,7 +54,7 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "fmt",
         what: "rustfmt finds nothing to change",
         available: always,
-        work: Work::Commands(|_| vec![cargo(&["fmt", "--all", "--check"])]),
+        work: Work::Commands(|_| vec![cargo(&["fmt", "--all", "--check", "--", "--color=never"])]),
     },
     Stage {
         name: "clippy",
