@@ -108,7 +108,8 @@ pub(super) fn commit(parts: Vec<Complete>) -> io::Result<()> {
         }
         done.push(part.target);
     }
-    done.first().map_or(Ok(()), |path| sync_folder(folder(path)))
+    done.first()
+        .map_or(Ok(()), |path| sync_folder(folder(path)))
 }
 
 /// Makes the renames last. Elsewhere than on Unix a folder cannot be opened for that.
