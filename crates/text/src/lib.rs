@@ -7,12 +7,15 @@
 
 #![forbid(unsafe_code)]
 
-mod dsml;
+pub mod dsml;
 pub mod error;
 pub mod json;
 pub mod prompt;
+pub mod stop;
 pub mod tokenizer;
 
+pub use dsml::{Answer, AnswerParser, Event};
 pub use error::TextError;
 pub use prompt::{Conversation, Generation, Message, Prompt, PromptFormat, Thinking, ToolDef};
+pub use stop::StopStrings;
 pub use tokenizer::{Decoder, Piece, TokenKind, Tokenizer, TokenizerParts};

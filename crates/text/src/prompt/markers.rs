@@ -37,7 +37,6 @@ pub(crate) struct Markers {
     /// Text and id of each marker the vocabulary has.
     known: Vec<(&'static str, TokenId)>,
     pub(crate) eos: TokenId,
-    pub(crate) user: TokenId,
     pub(crate) think: TokenId,
     pub(crate) end_think: TokenId,
     pub(crate) dsml: Option<TokenId>,
@@ -59,7 +58,8 @@ impl Markers {
         };
         need(BOS)?;
         need(ASSISTANT)?;
-        let (eos, user) = (need(EOS)?, need(USER)?);
+        need(USER)?;
+        let eos = need(EOS)?;
         let (think, end_think) = (need(THINK)?, need(END_THINK)?);
         for text in OPTIONAL {
             known.extend(tokenizer.special(text).map(|id| (*text, id)));
@@ -67,7 +67,6 @@ impl Markers {
         Ok(Self {
             known,
             eos,
-            user,
             think,
             end_think,
             dsml: tokenizer.special(DSML),

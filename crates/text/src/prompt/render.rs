@@ -169,8 +169,8 @@ fn write_opening(thinks: bool, out: &mut Builder<'_>) {
 
 fn write_block(block: &UserBlock<'_>, out: &mut Builder<'_>) {
     match block {
-        // Mutant 3: markers in a user's text become special tokens.
-        UserBlock::Text(text) if mutant(3) => out.format(text),
+        // Trap 44: markers in a user's text become special tokens.
+        UserBlock::Text(text) if mutant(44) => out.format(text),
         UserBlock::Text(text) => out.text(text),
         UserBlock::Unsupported(kind) => out.text(&format!("[Unsupported {kind}]")),
         UserBlock::Result(result) => write_result(result, out),

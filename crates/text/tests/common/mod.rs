@@ -1,6 +1,12 @@
 //! The small model's tokenizer from `data/vocab.txt`, and variants of it.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "test helpers; each file uses some"
+)]
+
+pub(crate) mod answers;
 
 use text::{TokenKind, Tokenizer, TokenizerParts};
 
