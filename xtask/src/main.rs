@@ -12,8 +12,10 @@
 
 mod ci;
 mod failure;
+mod kernels;
 mod manifest;
 mod mutants;
+mod parallel;
 mod sh;
 mod sha256;
 mod skips;
@@ -47,6 +49,11 @@ const VERBS: &[(&str, &str, Run)] = &[
         "soak",
         "the long tests: [FILTER] [--budget MINUTES] [--record] [--list]",
         soak::run,
+    ),
+    (
+        "kernels",
+        "GPU images with clang; --bless: write their figures anew",
+        kernels::run,
     ),
     (
         "vectors",

@@ -1,5 +1,5 @@
 //! The skip log: a test that cannot run here says so in `target/skips.log`, one line
-//! `test name<TAB>reason`, and passes. The log makes such passes visible: they are listed by name
+//! `SKIP test: reason`, and passes. The log makes such passes visible: they are listed by name
 //! and counted as skipped, not as passed.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ pub(crate) fn read(workspace: &Workspace) -> BTreeMap<String, String> {
 fn parse(text: &str) -> BTreeMap<String, String> {
     let mut skips = BTreeMap::new();
     for line in text.lines().filter(|l| !l.trim().is_empty()) {
-        let (test, reason) = line.split_once('\t').unwrap_or((line, "no reason given"));
+        let line = line.strip_prefix("SKIP ").unwrap_or(line);
+        let (test, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
         skips
             .entry(test.trim().to_owned())
             .or_insert_with(|| reason.trim().to_owned());
@@ -45,8 +46,8 @@ mod tests {
 
     #[test]
     fn lines_become_tests_with_reasons() {
-        let skips = parse("a::b\tno GPU\n\nc\na::b\tsomething else\n");
-        let want = [("a::b", "no GPU"), ("c", "no reason given")];
+        let skips = parse("SKIP a::b: no GPU: driver missing\n\nc\nSKIP a::b: something else\n");
+        let want = [("a::b", "no GPU: driver missing"), ("c", "no reason given")];
         assert_eq!(
             skips,
             want.map(|(k, v)| (k.to_owned(), v.to_owned())).into()

@@ -98,4 +98,20 @@ pub enum Error {
         /// Why.
         source: serde_json::Error,
     },
+    /// A value the storage format asked for cannot hold exactly.
+    #[error("tensor {name}: element {index}: {value:e} is not exact in {format}")]
+    Inexact {
+        /// Canonical name.
+        name: String,
+        /// Which element.
+        index: usize,
+        /// The value.
+        value: f32,
+        /// The format.
+        format: String,
+    },
+    /// A GGUF file could not be written.
+    #[cfg(feature = "gguf")]
+    #[error(transparent)]
+    Gguf(#[from] gguf::Error),
 }

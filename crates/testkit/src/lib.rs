@@ -8,8 +8,10 @@
 //! * [`fixture`]: random models from a seed, with the metadata of their files.
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
+//! * [`compare`]: bits, ulps, nmse, sets.
 //! * [`require`](mod@require): skips that are seen and counted.
 
+pub mod compare;
 pub mod error;
 pub mod files;
 pub mod fixture;

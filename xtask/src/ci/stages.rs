@@ -54,7 +54,7 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "fmt",
         what: "rustfmt finds nothing to change",
         available: always,
-        work: Work::Commands(|_| vec![cargo(&["fmt", "--all", "--check"])]),
+        work: Work::Commands(|_| vec![cargo(&["fmt", "--all", "--check", "--", "--color=never"])]),
     },
     Stage {
         name: "clippy",
@@ -105,6 +105,12 @@ pub(crate) const STAGES: &[Stage] = &[
             }
         },
         work: Work::Commands(|w| vec![feature_tests(w, "host-exec")]),
+    },
+    Stage {
+        name: "kernels",
+        what: "every kernel source compiles for every GPU, with the figures on file",
+        available: crate::kernels::available,
+        work: Work::Check(kernels),
     },
     Stage {
         name: "ggml",
@@ -167,6 +173,27 @@ fn vectors(workspace: &Workspace) -> Report {
             text: findings.join("\n"),
             note,
         },
+        Err(e) => Report {
+            ok: false,
+            counts,
+            text: e.to_string(),
+            note: String::new(),
+        },
+    }
+}
+
+fn kernels(workspace: &Workspace) -> Report {
+    let counts = Counts::default();
+    match crate::kernels::build(workspace) {
+        Ok(built) => {
+            let said = [built.errors, built.differences].concat();
+            Report {
+                ok: said.is_empty(),
+                counts,
+                text: said.join("\n"),
+                note: built.note,
+            }
+        }
         Err(e) => Report {
             ok: false,
             counts,

@@ -8,23 +8,19 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use self::table::{Catcher, PATH, Row};
 use crate::ci::counts;
 use crate::failure::Failure;
-use crate::sh;
 use crate::testbins::{self, TestBin};
 use crate::tidy::{Finding, Tree};
 use crate::workspace::Workspace;
+use crate::{parallel, sh};
 
 /// Read by `engine_core::mutant` in builds with the feature, nowhere else.
 const VARIABLE: &str = "FOURSPARK_MUTANT";
 const TEST_LIMIT: Duration = Duration::from_secs(120);
-const WORKERS: usize = 2;
 
 /// The rule of `tidy`: the table and the hooks agree.
 pub(crate) fn agreement(tree: &Tree) -> Vec<Finding> {
@@ -58,7 +54,7 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
         .copied()
         .filter(|row| row.mutant.is_some())
         .collect();
-    let fates = in_parallel(&mutated, |row| runner.fate(row, &matching));
+    let fates = parallel::map(&mutated, |row| runner.fate(row, &matching));
     let mut survived = 0;
     for (row, fate) in mutated.iter().zip(fates) {
         let (caught, how) = fate?;
@@ -118,12 +114,17 @@ fn rows(workspace: &Workspace, args: &[String]) -> Result<Vec<Row>, Failure> {
 fn build(workspace: &Workspace, rows: &[&Row]) -> Result<Vec<TestBin>, Failure> {
     let catchers = rows.iter().flat_map(|row| &row.catchers);
     let packages: BTreeSet<&str> = catchers.map(|c| c.package.as_str()).collect();
-    let features = workspace.with_feature("mutants");
-    let features: Vec<String> = features
-        .iter()
+    // Without a package cargo would build the default ones.
+    if packages.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Cargo takes features of the selected packages only; each passes its own on downwards.
+    let having = workspace.with_feature("mutants");
+    let having = having.into_iter().filter(|name| packages.contains(name));
+    let features = having
         .map(|name| format!("{name}/mutants"))
-        .collect();
-    let features = features.join(",");
+        .collect::<Vec<_>>()
+        .join(",");
     let mut args = vec!["--features", features.as_str()];
     for package in &packages {
         args.extend(["--package", package]);
@@ -144,7 +145,7 @@ impl Runner<'_> {
     fn baseline(&self, rows: &[&Row]) -> Result<Matching, Failure> {
         let catchers: BTreeSet<&Catcher> = rows.iter().flat_map(|row| &row.catchers).collect();
         let catchers: Vec<&Catcher> = catchers.into_iter().collect();
-        let results = in_parallel(&catchers, |catcher| self.healthy(catcher));
+        let results = parallel::map(&catchers, |catcher| self.healthy(catcher));
         let mut matching = Matching::new();
         for (catcher, result) in catchers.into_iter().zip(results) {
             matching.insert(catcher.clone(), result?);
@@ -210,44 +211,9 @@ impl Runner<'_> {
     }
 }
 
-/// Applies `work` to every item on a few threads; results in item order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while let Some((at, item)) = take(&next, items) {
-                    let result = work(item);
-                    done.lock()
-                        .unwrap_or_else(|e| e.into_inner())
-                        .push((at, result));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(|e| e.into_inner());
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
-fn take<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
-    let at = next.fetch_add(1, Ordering::Relaxed);
-    items.get(at).map(|item| (at, item))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parallel_results_come_in_order() {
-        let items: Vec<u32> = (0..100).collect();
-        assert_eq!(
-            in_parallel(&items, |x| x * x),
-            items.iter().map(|x| x * x).collect::<Vec<_>>()
-        );
-    }
 
     #[test]
     fn a_hook_without_a_row_is_a_finding() {

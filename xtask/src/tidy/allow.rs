@@ -24,6 +24,10 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "crates/fpx-quant/src/simd/",
         "vector instructions, chosen at run time",
     ),
+    (
+        "crates/fpx-quant/tests/guard.rs",
+        "guard pages behind a buffer",
+    ),
     ("crates/ggml-sys/src/", "bindings to a C library"),
     ("crates/gguf/src/map", "mapping a file"),
     (

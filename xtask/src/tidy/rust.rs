@@ -9,11 +9,14 @@ use super::{Finding, Tree, allow};
 
 const CODE_LINES_MAX: usize = 600;
 
-/// Every module opens with `//!`, kernel sources with `//`. A `tests.rs` belongs to the module
-/// above it, whose header speaks for both.
+/// Every module opens with `//!`, kernel sources with `//`. Test modules beside the code belong to
+/// the module they test, whose header speaks for both.
 pub(crate) fn headers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.texts(|p| is_rust(p) && !p.ends_with("/tests.rs") || is_kernel(p)) {
+    for (path, text) in tree.texts(|p| is_rust(p) || is_kernel(p)) {
+        if path.contains("/src/") && source::is_test_file(path) {
+            continue;
+        }
         let mark = if is_rust(path) { "//!" } else { "//" };
         let attribute = |line: &&str| line.is_empty() || (is_rust(path) && line.starts_with("#!["));
         let first = text.lines().map(str::trim).find(|line| !attribute(line));
@@ -179,6 +182,10 @@ mod tests {
         assert_eq!(
             headers(&one("crates/a/src/b/tests.rs", "use super::*;\n")),
             []
+        );
+        assert_eq!(
+            headers(&one("crates/a/tests/b.rs", "use super::*;\n")).len(),
+            1
         );
         assert_eq!(headers(&one("kernels/src_gpu/a.cu", "// formula\n")), []);
         assert_eq!(headers(&one("kernels/src_gpu/a.cu", "int a;\n")).len(), 1);

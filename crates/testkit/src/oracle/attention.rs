@@ -10,21 +10,21 @@ use crate::Error;
 /// What the attention of one layer did.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionDump {
-    /// Queries after norm and rotation, [T][n_head * head_dim].
+    /// Queries after norm and rotation, `[T][n_head * head_dim]`.
     pub q: Mat,
-    /// Raw rows as cached, [T][head_dim].
+    /// Raw rows as cached, `[T][head_dim]`.
     pub kv: Mat,
-    /// Compressed rows as cached, [T / ratio][head_dim]; empty without compression.
+    /// Compressed rows as cached, `[T / ratio][head_dim]`; empty without compression.
     pub comp_kv: Mat,
     /// The indexer's part, on layers that have one.
     pub index: Option<IndexDump>,
-    /// Heads after the inverse rotation, before the output projections, [T][n_head * head_dim].
+    /// Heads after the inverse rotation, before the output projections, `[T][n_head * head_dim]`.
     pub heads: Mat,
-    /// The sublayer's output, [T][D].
+    /// The sublayer's output, `[T][D]`.
     pub out: Mat,
 }
 
-/// Runs attention over `h` [T][D], the normed input. Position of row t: `pos0 + t`; compressed
+/// Runs attention over `h` `[T][D]`, the normed input. Position of row t: `pos0 + t`; compressed
 /// layers need `pos0 == 0`, since rows before the list do not exist.
 pub(super) fn attention(
     model: &OracleModel,

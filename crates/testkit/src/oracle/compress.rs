@@ -7,8 +7,8 @@ use super::model::{Mat, OracleModel, project, rms_norm_row};
 use super::rope::Rope;
 use crate::Error;
 
-/// The rows of one compressor over `h` [T][D] at positions 0..T, before any rounding:
-/// [T / ratio][width], normed and rotated to the first position of their window.
+/// The rows of one compressor over `h` `[T][D]` at positions 0..T, before any rounding:
+/// `[T / ratio][width]`, normed and rotated to the first position of their window.
 /// `stem`: `attn_compressor` or `indexer_compressor`.
 pub(super) fn compressed_rows(
     model: &OracleModel,

@@ -125,6 +125,12 @@ impl OracleConfig {
                 self.clamp_shexp.len()
             ),
         )?;
+        let limits = self.clamp_exp.iter().chain(&self.clamp_shexp);
+        rule(
+            limits.clone().all(|l| *l > 0.0),
+            "swiglu_clamp",
+            format!("{:?}: a limit must be above 0", limits.collect::<Vec<_>>()),
+        )?;
         let nope = self.head_dim - self.n_rot;
         rule(
             !kv_sim || nope.is_multiple_of(64),

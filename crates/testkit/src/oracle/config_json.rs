@@ -48,6 +48,13 @@ pub fn config_from_json(json: &Value) -> Result<OracleConfig, Error> {
     let n_layer = f.size("num_hidden_layers")?;
     let mut ratios = ratios(&f)?;
     ratios.truncate(n_layer);
+    if ratios.len() != n_layer {
+        let why = format!("{} usable entries for {n_layer} layers", ratios.len());
+        return Err(Error::Config {
+            key: "compress_ratios",
+            why,
+        });
+    }
     let moe = f.words("mlp_layer_types")?;
     let limit = f.float("swiglu_limit")?;
     let config = OracleConfig {

@@ -30,13 +30,13 @@ pub struct RunOptions {
 /// Everything one layer did. T = tokens, D = width.
 #[derive(Clone, Debug, Default)]
 pub struct LayerDump {
-    /// Streams after the layer, [T][n_hc * D].
+    /// Streams after the layer, `[T][n_hc * D]`.
     pub streams: Mat,
-    /// Input of attention before its norm (the streams read), [T][D].
+    /// Input of attention before its norm (the streams read), `[T][D]`.
     pub attn_in: Mat,
     /// Attention.
     pub attn: AttentionDump,
-    /// Input of the feed-forward part before its norm, [T][D].
+    /// Input of the feed-forward part before its norm, `[T][D]`.
     pub ffn_in: Mat,
     /// Router and experts.
     pub moe: MoeDump,
@@ -51,11 +51,11 @@ pub struct LayerDump {
 pub struct Dump {
     /// One a layer.
     pub layers: Vec<LayerDump>,
-    /// The last norm's output, [T][D].
+    /// The last norm's output, `[T][D]`.
     pub final_norm: Mat,
     /// Positions of the logits.
     pub rows: Vec<usize>,
-    /// Logits at `rows`, [rows][n_vocab].
+    /// Logits at `rows`, `[rows][n_vocab]`.
     pub logits: Mat,
 }
 

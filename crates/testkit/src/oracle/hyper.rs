@@ -6,15 +6,15 @@ use crate::Error;
 /// The coefficients of one sublayer for one token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// Weight of each stream in the sublayer's input, [n].
+    /// Weight of each stream in the sublayer's input, `[n]`.
     pub pre: Vec<f64>,
-    /// Weight of the sublayer's output in each stream, [n].
+    /// Weight of the sublayer's output in each stream, `[n]`.
     pub post: Vec<f64>,
-    /// Mixing matrix, [source][destination].
+    /// Mixing matrix, `[source][destination]`.
     pub comb: Vec<f64>,
 }
 
-/// Splits the projected numbers `m` [n * (2 + n)] into coefficients: spec 2.1 after the matmul.
+/// Splits the projected numbers `m` `[n * (2 + n)]` into coefficients: spec 2.1 after the matmul.
 #[must_use]
 pub fn split_mix(m: &[f64], scale: &[f64], base: &[f64], n: usize, iters: usize, eps: f64) -> Mix {
     let z = |i: usize, s: usize| m[i] * scale[s] + base[i];
@@ -54,7 +54,7 @@ fn divide_columns(c: &mut [f64], n: usize, eps: f64) {
     }
 }
 
-/// Weighted sum of the streams [n][D] -> [D].
+/// Weighted sum of the streams `[n][D]` -> `[D]`.
 #[must_use]
 pub fn read_streams(streams: &[f64], weights: &[f64]) -> Vec<f64> {
     let d = streams.len() / weights.len();
@@ -93,7 +93,9 @@ pub(super) struct Hyper {
 impl Hyper {
     /// `stem`: `blk.{L}.hc_attn`, `blk.{L}.hc_ffn` or `output_hc`.
     pub(super) fn new(model: &OracleModel, stem: &str) -> Result<Self, Error> {
-        let get = |part: &str| Ok(widen(&model.tensor(&format!("{stem}_{part}.weight"))?.data));
+        let get = |part: &str| -> Result<Vec<f64>, Error> {
+            Ok(widen(&model.tensor(&format!("{stem}_{part}.weight"))?.data))
+        };
         Ok(Self {
             fn_rows: get("fn")?,
             base: get("base")?,
@@ -112,7 +114,7 @@ impl Hyper {
         rows.map(|w| dot(w, streams) * s).collect()
     }
 
-    /// The coefficients for one token's streams [n][D].
+    /// The coefficients for one token's streams `[n][D]`.
     pub(super) fn mix(&self, streams: &[f64]) -> Mix {
         let m = self.project(streams);
         split_mix(&m, &self.scale, &self.base, self.n, self.iters, self.hc_eps)

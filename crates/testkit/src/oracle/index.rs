@@ -11,11 +11,11 @@ use crate::Error;
 /// What the indexer of one layer did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IndexDump {
-    /// Its compressed rows, [n][index_dim].
+    /// Its compressed rows, `[n][index_dim]`.
     pub keys: Mat,
-    /// Scores of the visible rows, [T][visible]. Present even where all rows are taken.
+    /// Scores of the visible rows, `[T][visible]`. Present even where all rows are taken.
     pub scores: Vec<Vec<f64>>,
-    /// Rows attended, ascending, [T][min(visible, top_k)].
+    /// Rows attended, ascending, `[T][min(visible, top_k)]`.
     pub picks: Vec<Vec<u32>>,
 }
 

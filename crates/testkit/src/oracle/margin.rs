@@ -35,7 +35,7 @@ impl LayerDump {
             .map_or(f64::INFINITY, |i| gap(&i.scores[t], i.picks[t].len()))
     }
 
-    /// Mean of token `t`'s streams after the layer, [D]: what a drafter is fed.
+    /// Mean of token `t`'s streams after the layer, `[D]`: what a drafter is fed.
     #[must_use]
     pub fn feature(&self, t: usize) -> Vec<f64> {
         let d = self.attn_in.cols;

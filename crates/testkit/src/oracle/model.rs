@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::OracleConfig;
 use crate::Error;
 
-/// A weight tensor: row-major, slowest dimension first, so a matrix is [out][in].
+/// A weight tensor: row-major, slowest dimension first, so a matrix is `[out][in]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// Slowest dimension first.
@@ -25,7 +25,7 @@ impl Tensor {
         self.shape.last().copied().unwrap_or(0)
     }
 
-    /// Row `i` of the tensor seen as [product of the slower dimensions][cols].
+    /// Row `i` of the tensor seen as `[product of the slower dimensions][cols]`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -91,7 +91,7 @@ impl OracleModel {
     }
 }
 
-/// A matrix of computed values, f64 [rows][cols].
+/// A matrix of computed values, f64 `[rows][cols]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mat {
     /// Rows.
@@ -185,7 +185,7 @@ pub(super) fn widen(w: &[f32]) -> Vec<f64> {
     w.iter().copied().map(f64::from).collect()
 }
 
-/// x [T][in] times a weight matrix given by its rows [out][in] -> [T][out].
+/// x `[T][in]` times a weight matrix given by its rows `[out][in]` -> `[T][out]`.
 pub(super) fn matmul(x: &Mat, w: &[f32], out: usize) -> Mat {
     // A weight row is widened once for a tile of tokens, not once for each.
     const TILE: usize = 16;
@@ -211,7 +211,7 @@ pub(super) fn matmul(x: &Mat, w: &[f32], out: usize) -> Mat {
     y
 }
 
-/// x [T][in] times a tensor [out][in].
+/// x `[T][in]` times a tensor `[out][in]`.
 pub(super) fn project(x: &Mat, w: &Tensor) -> Mat {
     matmul(x, &w.data, w.shape[0])
 }

@@ -9,16 +9,16 @@ use crate::Error;
 /// What the feed-forward part of one layer did.
 #[derive(Clone, Debug, Default)]
 pub struct MoeDump {
-    /// Experts of each token in slot order, [T][n_expert_used].
+    /// Experts of each token in slot order, `[T][n_expert_used]`.
     pub route_id: Vec<Vec<u32>>,
-    /// Their weights, [T][n_expert_used].
+    /// Their weights, `[T][n_expert_used]`.
     pub route_w: Vec<Vec<f64>>,
-    /// What selection compares: probability plus bias, [T][n_expert]; on layers routed by table
+    /// What selection compares: probability plus bias, `[T][n_expert]`; on layers routed by table
     /// the probabilities alone.
     pub route_score: Mat,
     /// Whether the table chose the experts.
     pub by_table: bool,
-    /// The sublayer's output, [T][D].
+    /// The sublayer's output, `[T][D]`.
     pub out: Mat,
 }
 
@@ -36,7 +36,7 @@ pub fn clamped_swiglu(gate: f64, up: f64, limit: f64) -> f64 {
     g * sigmoid(g) * up.clamp(-limit, limit)
 }
 
-/// Runs the layer over `h` [T][D], the normed input of `tokens`.
+/// Runs the layer over `h` `[T][D]`, the normed input of `tokens`.
 pub(super) fn moe(
     model: &OracleModel,
     layer: usize,

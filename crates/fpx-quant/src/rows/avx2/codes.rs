@@ -7,18 +7,25 @@ use std::ops::Range;
 
 use super::ROWS;
 use super::scales::{
-    e8m0_half, f16, part, transpose_2, transpose_4, transpose_8, transpose_pairs, ue4m3,
-    ue4m3_signed,
+    byte_pairs, bytes, e8m0_half, f16, part, top_bytes, transpose_2, transpose_4, transpose_8,
+    transpose_pairs, ue4m3, ue4m3_signed,
 };
 use super::tile::{Tile, stored};
 use crate::block::{FP2_S40, FP3, FP4};
 use crate::native::FP4_E2M1;
-use crate::rows::simd::x86::{load_u8x16, store_f32x8};
+use crate::rows::simd::x86::{load_u8x8, load_u8x16, store_f32x8};
 
 /// One byte of the same block of eight rows.
-macro_rules! bytes_at {
+macro_rules! byte_at {
     ($rows:expr, $block:expr, $at:expr) => {
-        $rows.map(|row| row[$block][$at])
+        bytes(each!(8, i => $rows[i][$block][$at]))
+    };
+}
+
+/// Two bytes of the same block of eight rows.
+macro_rules! pair_at {
+    ($rows:expr, $block:expr, $at:expr) => {
+        byte_pairs(each!(8, i => *part(&$rows[i][$block], $at)))
     };
 }
 
@@ -27,9 +34,11 @@ macro_rules! bytes_at {
 pub(super) fn fp2_signed(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<10>(rows, blocks);
     for b in 0..rows[0].len() {
-        fp2_codes(tile, b, rows.map(|r| *part(&r[b], 0)), |codes| codes);
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 8)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3(bytes_at!(rows, b, 9)));
+        let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
+        tile.set_all(b, codes);
+        let e = pair_at!(rows, b, 8);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3(e[1]));
     }
 }
 
@@ -40,9 +49,11 @@ pub(super) fn fp2_signed(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<us
 pub(super) fn fp2_signed_neg(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<10>(rows, blocks);
     for b in 0..rows[0].len() {
-        fp2_codes(tile, b, rows.map(|r| *part(&r[b], 0)), |codes| codes);
-        store_f32x8(&mut tile.scale[b][0], ue4m3_signed(bytes_at!(rows, b, 8)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3_signed(bytes_at!(rows, b, 9)));
+        let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
+        tile.set_all(b, codes);
+        let e = pair_at!(rows, b, 8);
+        store_f32x8(&mut tile.scale[b][0], ue4m3_signed(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3_signed(e[1]));
     }
 }
 
@@ -51,9 +62,11 @@ pub(super) fn fp2_signed_neg(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Rang
 pub(super) fn fp2_affine(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<10>(rows, blocks);
     for b in 0..rows[0].len() {
-        fp2_codes(tile, b, rows.map(|r| *part(&r[b], 0)), |codes| codes);
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 8)));
-        store_f32x8(&mut tile.offset[b][0], ue4m3(bytes_at!(rows, b, 9)));
+        let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
+        tile.set_all(b, codes);
+        let e = pair_at!(rows, b, 8);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.offset[b][0], ue4m3(e[1]));
     }
 }
 
@@ -63,34 +76,30 @@ pub(super) fn fp2_s40(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize
     let rows = stored::<10>(rows, blocks);
     let level = table(biased(&FP2_S40, 4));
     for b in 0..rows[0].len() {
-        let codes = rows.map(|r| *part(&r[b], 0));
-        fp2_codes(tile, b, codes, |codes| _mm256_shuffle_epi8(level, codes));
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 8)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3(bytes_at!(rows, b, 9)));
+        let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
+        tile.set_all(b, each!(8, g => _mm256_shuffle_epi8(level, codes[g])));
+        let e = pair_at!(rows, b, 8);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3(e[1]));
     }
 }
 
 /// Group `j` of a half: bits `2 j, 2 j + 1` of its four bytes, elements `j, j + 4, j + 8, j + 12`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn fp2_codes(
-    tile: &mut Tile,
-    block: usize,
-    rows: [[u8; 8]; ROWS],
-    level: impl Fn(__m256i) -> __m256i,
-) {
+fn fp2_codes(rows: [&[u8; 8]; ROWS]) -> [__m256i; 8] {
     let three = _mm256_set1_epi8(3);
-    for (half, word) in transpose_2(rows).into_iter().enumerate() {
-        let shifted = [
-            word,
-            _mm256_srli_epi32::<2>(word),
-            _mm256_srli_epi32::<4>(word),
-            _mm256_srli_epi32::<6>(word),
-        ];
-        for (j, codes) in shifted.into_iter().enumerate() {
-            tile.set(block, 4 * half + j, level(_mm256_and_si256(codes, three)));
-        }
-    }
+    let [a, b] = transpose_2(rows);
+    [
+        _mm256_and_si256(a, three),
+        _mm256_and_si256(_mm256_srli_epi32::<2>(a), three),
+        _mm256_and_si256(_mm256_srli_epi32::<4>(a), three),
+        _mm256_and_si256(_mm256_srli_epi32::<6>(a), three),
+        _mm256_and_si256(b, three),
+        _mm256_and_si256(_mm256_srli_epi32::<2>(b), three),
+        _mm256_and_si256(_mm256_srli_epi32::<4>(b), three),
+        _mm256_and_si256(_mm256_srli_epi32::<6>(b), three),
+    ]
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -98,40 +107,44 @@ fn fp2_codes(
 pub(super) fn fp3(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<14>(rows, blocks);
     let level = table(biased(&FP3, 4));
-    // Three bytes, eight codes, a word.
-    let spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
+    // Three bytes, eight codes, a word; the scale bytes on top of the first two words.
+    let spread = _mm_setr_epi8(0, 1, 2, 14, 3, 4, 5, 15, 6, 7, 10, -1, 11, 12, 13, -1);
     let spread = _mm256_broadcastsi128_si256(spread);
     for b in 0..rows[0].len() {
-        let load = |row: &[[u8; 14]]| {
-            let low = _mm_cvtsi64_si128(i64::from_le_bytes(*part(&row[b], 0)));
-            _mm_insert_epi32::<2>(low, i32::from_le_bytes(*part(&row[b], 8)))
-        };
-        let pairs: [__m256i; 4] =
-            std::array::from_fn(|i| _mm256_set_m128i(load(rows[i + 4]), load(rows[i])));
-        let words = transpose_pairs(pairs.map(|p| _mm256_shuffle_epi8(p, spread)));
-        for (i, word) in words.into_iter().enumerate() {
-            let [low, high] = fp3_codes(word);
+        let pairs = each!(4, i => {
+            let pair = _mm256_set_m128i(load_14(&rows[i + 4][b]), load_14(&rows[i][b]));
+            _mm256_shuffle_epi8(pair, spread)
+        });
+        let words = transpose_pairs(pairs);
+        for i in 0..4 {
+            let word = words[i];
+            let up = _mm256_slli_epi32::<10>(word);
+            let low = fp3_codes(_mm256_blend_epi16::<0xaa>(word, up));
+            let (down, up) = (_mm256_srli_epi32::<12>(word), _mm256_srli_epi32::<2>(word));
+            let high = fp3_codes(_mm256_blend_epi16::<0xaa>(down, up));
             tile.set(b, 2 * i, _mm256_shuffle_epi8(level, low));
             tile.set(b, 2 * i + 1, _mm256_shuffle_epi8(level, high));
         }
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 12)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3(bytes_at!(rows, b, 13)));
+        let e = top_bytes([words[0], words[1]]);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3(e[1]));
     }
 }
 
-/// Eight 3-bit codes of a word as bytes.
+/// A ROCmFP3 block: bytes 0..8, then 6..14.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn fp3_codes(word: __m256i) -> [__m256i; 2] {
-    // Two codes at the foot of each 16-bit half, then the upper one moves to the upper byte.
-    let low = _mm256_blend_epi16::<0xaa>(word, _mm256_slli_epi32::<10>(word));
-    let high =
-        _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<12>(word), _mm256_srli_epi32::<2>(word));
-    [low, high].map(|codes| {
-        let even = _mm256_and_si256(codes, _mm256_set1_epi16(0x0007));
-        let odd = _mm256_and_si256(_mm256_slli_epi16::<5>(codes), _mm256_set1_epi16(0x0700));
-        _mm256_or_si256(even, odd)
-    })
+fn load_14(block: &[u8; 14]) -> __m128i {
+    _mm_unpacklo_epi64(load_u8x8(part(block, 0)), load_u8x8(part(block, 6)))
+}
+
+/// Two 3-bit codes at the foot of each 16 bits: the upper one moves to the upper byte.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn fp3_codes(pairs: __m256i) -> __m256i {
+    let even = _mm256_and_si256(pairs, _mm256_set1_epi16(0x0007));
+    let odd = _mm256_and_si256(_mm256_slli_epi16::<5>(pairs), _mm256_set1_epi16(0x0700));
+    _mm256_or_si256(even, odd)
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -140,9 +153,10 @@ pub(super) fn fp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<18>(rows, blocks);
     let level = table(biased(&FP4, 10));
     for b in 0..rows[0].len() {
-        nibbles(tile, b, rows.map(|r| part(&r[b], 0)), level);
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 16)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3(bytes_at!(rows, b, 17)));
+        nibbles(tile, b, each!(8, i => part(&rows[i][b], 0)), level);
+        let e = pair_at!(rows, b, 16);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3(e[1]));
     }
 }
 
@@ -152,8 +166,8 @@ pub(super) fn fp4_fast(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usiz
     let rows = stored::<17>(rows, blocks);
     let level = table(biased(&FP4, 10));
     for b in 0..rows[0].len() {
-        nibbles(tile, b, rows.map(|r| part(&r[b], 0)), level);
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 16)));
+        nibbles(tile, b, each!(8, i => part(&rows[i][b], 0)), level);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(byte_at!(rows, b, 16)));
     }
 }
 
@@ -163,8 +177,8 @@ pub(super) fn mxfp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>)
     let rows = stored::<17>(rows, blocks);
     let level = table(biased(&FP4_E2M1, 12));
     for b in 0..rows[0].len() {
-        nibbles(tile, b, rows.map(|r| part(&r[b], 1)), level);
-        store_f32x8(&mut tile.scale[b][0], e8m0_half(bytes_at!(rows, b, 0)));
+        nibbles(tile, b, each!(8, i => part(&rows[i][b], 1)), level);
+        store_f32x8(&mut tile.scale[b][0], e8m0_half(byte_at!(rows, b, 0)));
     }
 }
 
@@ -173,10 +187,10 @@ pub(super) fn mxfp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>)
 #[inline]
 fn nibbles(tile: &mut Tile, block: usize, rows: [&[u8; 16]; ROWS], level: __m256i) {
     let low = _mm256_set1_epi8(15);
-    let words = transpose_4(rows.map(|r| load_u8x16(r)));
-    for (j, word) in words.into_iter().enumerate() {
-        let first = _mm256_and_si256(word, low);
-        let second = _mm256_and_si256(_mm256_srli_epi32::<4>(word), low);
+    let words = transpose_4(each!(8, i => load_u8x16(rows[i])));
+    for j in 0..4 {
+        let first = _mm256_and_si256(words[j], low);
+        let second = _mm256_and_si256(_mm256_srli_epi32::<4>(words[j]), low);
         tile.set(block, j, _mm256_shuffle_epi8(level, first));
         tile.set(block, 4 + j, _mm256_shuffle_epi8(level, second));
     }
@@ -186,23 +200,30 @@ fn nibbles(tile: &mut Tile, block: usize, rows: [&[u8; 16]; ROWS], level: __m256
 #[inline]
 pub(super) fn fp6<const NEG32: bool>(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<26>(rows, blocks);
-    // Three bytes, four codes, a word; the second 16 bytes start at byte 8.
+    // Three bytes, four codes, a word. The second load starts at byte 10 and also brings the scale
+    // bytes, which go on top of its first two words.
     let spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
     let spread = _mm256_broadcastsi128_si256(spread);
-    let later = _mm_setr_epi8(4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1);
+    let later = _mm_setr_epi8(2, 3, 4, 14, 5, 6, 7, 15, 8, 9, 10, -1, 11, 12, 13, -1);
     let later = _mm256_broadcastsi128_si256(later);
     for b in 0..rows[0].len() {
-        for (half, order) in [spread, later].into_iter().enumerate() {
-            let load = |i: usize| load_u8x16(part(&rows[i][b], 8 * half));
-            let pairs: [__m256i; 4] =
-                std::array::from_fn(|i| _mm256_set_m128i(load(i + 4), load(i)));
-            let words = transpose_pairs(pairs.map(|p| _mm256_shuffle_epi8(p, order)));
-            for (j, word) in words.into_iter().enumerate() {
-                tile.set(b, 4 * half + j, fp6_levels::<NEG32>(word));
-            }
+        let first = transpose_pairs(each!(4, i => {
+            let (low, high) = (part(&rows[i][b], 0), part(&rows[i + 4][b], 0));
+            let pair = _mm256_set_m128i(load_u8x16(high), load_u8x16(low));
+            _mm256_shuffle_epi8(pair, spread)
+        }));
+        let second = transpose_pairs(each!(4, i => {
+            let (low, high) = (part(&rows[i][b], 10), part(&rows[i + 4][b], 10));
+            let pair = _mm256_set_m128i(load_u8x16(high), load_u8x16(low));
+            _mm256_shuffle_epi8(pair, later)
+        }));
+        for j in 0..4 {
+            tile.set(b, j, fp6_levels::<NEG32>(first[j]));
+            tile.set(b, 4 + j, fp6_levels::<NEG32>(second[j]));
         }
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 24)));
-        store_f32x8(&mut tile.scale[b][1], ue4m3(bytes_at!(rows, b, 25)));
+        let e = top_bytes([second[0], second[1]]);
+        store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
+        store_f32x8(&mut tile.scale[b][1], ue4m3(e[1]));
     }
 }
 
@@ -231,8 +252,8 @@ fn fp6_levels<const NEG32: bool>(word: __m256i) -> __m256i {
 pub(super) fn fp8(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<33>(rows, blocks);
     for b in 0..rows[0].len() {
-        whole_bytes(tile, b, rows.map(|r| part(&r[b], 0)));
-        store_f32x8(&mut tile.scale[b][0], ue4m3(bytes_at!(rows, b, 32)));
+        whole_bytes(tile, b, each!(8, i => part(&rows[i][b], 0)));
+        store_f32x8(&mut tile.scale[b][0], ue4m3(byte_at!(rows, b, 32)));
     }
 }
 
@@ -241,8 +262,11 @@ pub(super) fn fp8(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
 pub(super) fn q8_0(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
     let rows = stored::<34>(rows, blocks);
     for b in 0..rows[0].len() {
-        whole_bytes(tile, b, rows.map(|r| part(&r[b], 2)));
-        store_f32x8(&mut tile.scale[b][0], f16(rows.map(|r| *part(&r[b], 0))));
+        whole_bytes(tile, b, each!(8, i => part(&rows[i][b], 2)));
+        store_f32x8(
+            &mut tile.scale[b][0],
+            f16(each!(8, i => *part(&rows[i][b], 0))),
+        );
     }
 }
 
@@ -250,9 +274,7 @@ pub(super) fn q8_0(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn whole_bytes(tile: &mut Tile, block: usize, rows: [&[u8; 32]; ROWS]) {
-    for (group, levels) in transpose_8(rows).into_iter().enumerate() {
-        tile.set(block, group, levels);
-    }
+    tile.set_all(block, transpose_8(rows));
 }
 
 /// Levels by code, made unsigned; repeated up to 16 codes.

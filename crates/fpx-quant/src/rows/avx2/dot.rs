@@ -121,63 +121,72 @@ fn some_columns<const DOT: u8, const TERM: u8, const N: usize>(
     c: usize,
     out: &mut Out<'_>,
 ) {
-    let here = columns.blocks.clone();
-    let x: [Share<'_>; N] = std::array::from_fn(|i| {
-        let x = columns.x.row(columns.first + c + i);
-        let q = if kernel.by_4 { x.q_by_4 } else { x.q };
-        Share {
-            q: &q.as_chunks().0.as_chunks().0[here.clone()],
-            d: &x.d[here.clone()],
-            sums: &x.sums.as_chunks().0[here.clone()],
-        }
-    });
+    let x: [Share<'_>; N] = std::array::from_fn(|i| share(kernel, columns, c + i));
     let mut acc = [_mm256_setzero_ps(); N];
-    for b in 0..here.len() {
-        let dots = halves::<DOT, N>(tile, b, &x);
+    for b in 0..columns.blocks.len() {
+        let mut dots = [[_mm256_setzero_si256(); 2]; N];
+        for half in 0..2 {
+            half_dots::<DOT, N>(&tile.levels[b], b, half, &x, &mut dots);
+        }
         for i in 0..N {
-            let t = term::<DOT, TERM>(tile, b, dots[i], x[i].sums[b], kernel.bias);
+            let t = term::<DOT, TERM>(tile, b, dots[i], &x[i].sums[b], kernel.bias);
             acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(x[i].d[b]), t, acc[i]);
         }
     }
-    for (i, acc) in acc.into_iter().enumerate() {
-        add_to(out.col(c + i), columns.rows.clone(), here.start == 0, acc);
+    let first = columns.blocks.start == 0;
+    for i in 0..N {
+        add_to(out.col(c + i), columns.rows.clone(), first, acc[i]);
     }
 }
 
-/// Integer dots of the two halves of block `b`, bias included, i32 `[column][half][row]`.
+#[inline(always)]
+fn share<'a>(kernel: Kernel, columns: &Columns<'a>, c: usize) -> Share<'a> {
+    let x = columns.x.row(columns.first + c);
+    let q = if kernel.by_4 { x.q_by_4 } else { x.q };
+    let here = columns.blocks.clone();
+    Share {
+        q: &q.as_chunks().0.as_chunks().0[here.clone()],
+        d: &x.d[here.clone()],
+        sums: &x.sums.as_chunks().0[here],
+    }
+}
+
+/// Integer dots of one half of block `b`, bias included, i32 `[column][half][row]`.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn halves<const DOT: u8, const N: usize>(
-    tile: &Tile,
+fn half_dots<const DOT: u8, const N: usize>(
+    levels: &[[u8; 32]; 8],
     b: usize,
+    half: usize,
     x: &[Share<'_>; N],
-) -> [[__m256i; 2]; N] {
-    let mut dots = [[_mm256_setzero_si256(); 2]; N];
+    dots: &mut [[__m256i; 2]; N],
+) {
     let ones = _mm256_set1_epi16(1);
-    for half in 0..2 {
-        let depth = [4, 2, 1][DOT as usize];
-        for start in (0..4).step_by(depth) {
-            let mut pairs = [_mm256_setzero_si256(); N];
-            for group in 4 * half + start..4 * half + start + depth {
-                let w = load_u8x32(&tile.levels[b][group]);
-                let magnitude = _mm256_abs_epi8(w);
-                for i in 0..N {
-                    let q = _mm256_set1_epi32(word(x[i].q[b][group]));
-                    let product = if DOT == SIGNED {
-                        _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(q, w))
-                    } else {
-                        _mm256_maddubs_epi16(w, q)
-                    };
-                    pairs[i] = _mm256_add_epi16(pairs[i], product);
-                }
-            }
-            for i in 0..N {
+    let depth = [4, 2, 1][DOT as usize];
+    let mut pairs = [_mm256_setzero_si256(); N];
+    for g in 0..4 {
+        let group = 4 * half + g;
+        let w = load_u8x32(&levels[group]);
+        let magnitude = _mm256_abs_epi8(w);
+        for i in 0..N {
+            let q = _mm256_set1_epi32(word(x[i].q[b][group]));
+            let product = if DOT == SIGNED {
+                _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(q, w))
+            } else {
+                _mm256_maddubs_epi16(w, q)
+            };
+            let fresh = g % depth == 0;
+            pairs[i] = if fresh {
+                product
+            } else {
+                _mm256_add_epi16(pairs[i], product)
+            };
+            if (g + 1) % depth == 0 {
                 let sums = _mm256_madd_epi16(pairs[i], ones);
                 dots[i][half] = _mm256_add_epi32(dots[i][half], sums);
             }
         }
     }
-    dots
 }
 
 /// The block term of eight rows (contract rule 2).
@@ -187,23 +196,20 @@ fn term<const DOT: u8, const TERM: u8>(
     tile: &Tile,
     b: usize,
     dots: [__m256i; 2],
-    sums: [f32; 2],
+    sums: &[f32; 2],
     bias: f32,
 ) -> __m256 {
     let (scale, offset) = (&tile.scale[b], &tile.offset[b]);
-    let sums = sums.map(|s| _mm256_set1_ps(s));
-    // Exact: integers below 2^24 before and after.
-    let unbias = |dot: __m256i, sums: &[__m256]| {
-        let mut value = _mm256_cvtepi32_ps(dot);
-        if DOT != SIGNED && TERM < ONE_OFFSET {
-            for &s in sums {
-                value = _mm256_fnmadd_ps(_mm256_set1_ps(bias), s, value);
-            }
-        }
-        value
-    };
+    let sums = [_mm256_set1_ps(sums[0]), _mm256_set1_ps(sums[1])];
+    let biased = DOT != SIGNED && TERM < ONE_OFFSET;
+    let bias = _mm256_set1_ps(bias);
+    // Taking the bias off is exact: integers below 2^24 before and after.
     if TERM == ONE || TERM == ONE_OFFSET {
-        let whole = unbias(_mm256_add_epi32(dots[0], dots[1]), &sums);
+        let mut whole = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
+        if biased {
+            whole = _mm256_fnmadd_ps(bias, sums[0], whole);
+            whole = _mm256_fnmadd_ps(bias, sums[1], whole);
+        }
         let scale = load_f32x8(&scale[0]);
         if TERM == ONE {
             return _mm256_mul_ps(scale, whole);
@@ -212,7 +218,11 @@ fn term<const DOT: u8, const TERM: u8>(
         let low = _mm256_mul_ps(load_f32x8(&offset[0]), sum);
         return _mm256_fmsub_ps(scale, whole, low);
     }
-    let halves = [unbias(dots[0], &sums[..1]), unbias(dots[1], &sums[1..])];
+    let mut halves = [_mm256_cvtepi32_ps(dots[0]), _mm256_cvtepi32_ps(dots[1])];
+    if biased {
+        halves[0] = _mm256_fnmadd_ps(bias, sums[0], halves[0]);
+        halves[1] = _mm256_fnmadd_ps(bias, sums[1], halves[1]);
+    }
     let high = two(scale, halves);
     if TERM == TWO {
         return high;

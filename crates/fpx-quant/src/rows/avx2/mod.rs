@@ -7,6 +7,27 @@
 //!
 //! Safe code; loads and stores are in [`super::simd::x86`].
 
+/// An array with one element per index, unrolled. `array::map` and closures would do, were it not
+/// that a closure inside a `#[target_feature]` function is not inlined through code without it.
+macro_rules! each {
+    (8, $i:ident => $value:expr) => {
+        [
+            each!(@ $i 0 $value), each!(@ $i 1 $value), each!(@ $i 2 $value), each!(@ $i 3 $value),
+            each!(@ $i 4 $value), each!(@ $i 5 $value), each!(@ $i 6 $value), each!(@ $i 7 $value),
+        ]
+    };
+    (4, $i:ident => $value:expr) => {
+        [each!(@ $i 0 $value), each!(@ $i 1 $value), each!(@ $i 2 $value), each!(@ $i 3 $value)]
+    };
+    (2, $i:ident => $value:expr) => {
+        [each!(@ $i 0 $value), each!(@ $i 1 $value)]
+    };
+    (@ $i:ident $at:literal $value:expr) => {{
+        let $i: usize = $at;
+        $value
+    }};
+}
+
 mod codes;
 mod dot;
 mod float;
@@ -36,7 +57,7 @@ pub(super) fn matmul_a8(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mu
     let blocks = w.k() / BLOCK;
     let mut tile = Tile::new();
     for row in (0..w.rows()).step_by(ROWS) {
-        let rows = std::array::from_fn(|i| w.row((row + i).min(w.rows() - 1)));
+        let rows = each!(8, i => w.row((row + i).min(w.rows() - 1)));
         let live = row..w.rows().min(row + ROWS);
         for first in (0..blocks).step_by(SEGMENT_BLOCKS) {
             let here = first..blocks.min(first + SEGMENT_BLOCKS);

@@ -3,41 +3,67 @@
 use std::arch::x86_64::*;
 
 use super::ROWS;
-use crate::rows::simd::x86::load_u8x16;
+use crate::rows::simd::x86::{load_u8x8, load_u8x16};
 
-/// UE4M3 bytes of eight rows (spec/fpx-formats.md 2); invalid ones give 0.
+/// UE4M3 bytes of eight rows (spec/fpx-formats.md 2), 16 bits each; invalid ones give 0.
+///
+/// Moved up by 7 bits such a byte is an f16 that is 2^7 too small, subnormals included.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn ue4m3(bytes: [u8; ROWS]) -> __m256 {
-    let e = widen(bytes);
-    let bits = _mm256_add_epi32(_mm256_slli_epi32::<20>(e), _mm256_set1_epi32(119 << 23));
-    let small = _mm256_mul_ps(_mm256_cvtepi32_ps(e), _mm256_set1_ps(1.0 / 1024.0));
-    let is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), e);
-    let value = _mm256_blendv_ps(
-        _mm256_castsi256_ps(bits),
-        small,
-        _mm256_castsi256_ps(is_small),
-    );
-    let valid = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f), e);
-    _mm256_and_ps(value, _mm256_castsi256_ps(valid))
+pub(super) fn ue4m3(e: __m128i) -> __m256 {
+    let valid = _mm_cmpgt_epi16(_mm_set1_epi16(0x7f), e);
+    let half = _mm_slli_epi16::<7>(_mm_and_si128(e, valid));
+    _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(128.0))
 }
 
 /// The same with bit 7 as a sign.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn ue4m3_signed(bytes: [u8; ROWS]) -> __m256 {
-    let sign = _mm256_and_si256(
-        _mm256_slli_epi32::<24>(widen(bytes)),
-        _mm256_set1_epi32(i32::MIN),
+pub(super) fn ue4m3_signed(e: __m128i) -> __m256 {
+    let value = ue4m3(_mm_and_si128(e, _mm_set1_epi16(0x7f)));
+    let sign = _mm256_slli_epi32::<24>(_mm256_cvtepu16_epi32(e));
+    let sign = _mm256_and_si256(sign, _mm256_set1_epi32(i32::MIN));
+    _mm256_or_ps(value, _mm256_castsi256_ps(sign))
+}
+
+/// A byte of each of eight rows, 16 bits each.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn bytes(b: [u8; ROWS]) -> __m128i {
+    _mm_cvtepu8_epi16(_mm_cvtsi64_si128(i64::from_le_bytes(b)))
+}
+
+/// Two bytes of each of eight rows, 16 bits each.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn byte_pairs(pairs: [[u8; 2]; ROWS]) -> [__m128i; 2] {
+    let p = halfwords(pairs);
+    [
+        _mm_and_si128(p, _mm_set1_epi16(255)),
+        _mm_srli_epi16::<8>(p),
+    ]
+}
+
+/// The top bytes of two words of each of eight rows, 16 bits each.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn top_bytes(words: [__m256i; 2]) -> [__m128i; 2] {
+    let (a, b) = (
+        _mm256_srli_epi32::<24>(words[0]),
+        _mm256_srli_epi32::<24>(words[1]),
     );
-    _mm256_or_ps(ue4m3(bytes.map(|b| b & 0x7f)), _mm256_castsi256_ps(sign))
+    let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(a, b));
+    [
+        _mm256_castsi256_si128(packed),
+        _mm256_extracti128_si256::<1>(packed),
+    ]
 }
 
 /// Half of the e8m0 number of eight rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn e8m0_half(bytes: [u8; ROWS]) -> __m256 {
-    let e = widen(bytes);
+pub(super) fn e8m0_half(e: __m128i) -> __m256 {
+    let e = _mm256_cvtepu16_epi32(e);
     let one = _mm256_set1_epi32(1);
     let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, one));
     let denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
@@ -49,16 +75,14 @@ pub(super) fn e8m0_half(bytes: [u8; ROWS]) -> __m256 {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn f16(fields: [[u8; 2]; ROWS]) -> __m256 {
-    let h = fields.map(i16::from_le_bytes);
-    _mm256_cvtph_ps(_mm_setr_epi16(
-        h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7],
-    ))
+    _mm256_cvtph_ps(halfwords(fields))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-fn widen(bytes: [u8; ROWS]) -> __m256i {
-    _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes)))
+fn halfwords(fields: [[u8; 2]; ROWS]) -> __m128i {
+    let h = each!(8, i => i16::from_le_bytes(fields[i]));
+    _mm_setr_epi16(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7])
 }
 
 /// Four words of eight rows, word `j` of all rows in result `j`, from 16 bytes a row.
@@ -94,8 +118,8 @@ pub(super) fn transpose_pairs(y: [__m256i; 4]) -> [__m256i; 4] {
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 pub(super) fn transpose_8(rows: [&[u8; 32]; ROWS]) -> [__m256i; 8] {
-    let low = transpose_4(rows.map(|r| load_u8x16(&r.as_chunks().0[0])));
-    let high = transpose_4(rows.map(|r| load_u8x16(&r.as_chunks().0[1])));
+    let low = transpose_4(each!(8, i => load_u8x16(part(rows[i], 0))));
+    let high = transpose_4(each!(8, i => load_u8x16(part(rows[i], 16))));
     [
         low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3],
     ]
@@ -104,10 +128,16 @@ pub(super) fn transpose_8(rows: [&[u8; 32]; ROWS]) -> [__m256i; 8] {
 /// Two words of eight rows from 8 bytes a row.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn transpose_2(rows: [[u8; 8]; ROWS]) -> [__m256i; 2] {
-    let r = rows.map(i64::from_le_bytes);
-    let a = _mm256_setr_epi64x(r[0], r[1], r[4], r[5]);
-    let b = _mm256_setr_epi64x(r[2], r[3], r[6], r[7]);
+pub(super) fn transpose_2(rows: [&[u8; 8]; ROWS]) -> [__m256i; 2] {
+    let r = each!(8, i => load_u8x8(rows[i]));
+    let a = _mm256_set_m128i(
+        _mm_unpacklo_epi64(r[4], r[5]),
+        _mm_unpacklo_epi64(r[0], r[1]),
+    );
+    let b = _mm256_set_m128i(
+        _mm_unpacklo_epi64(r[6], r[7]),
+        _mm_unpacklo_epi64(r[2], r[3]),
+    );
     let (a, b) = (_mm256_castsi256_ps(a), _mm256_castsi256_ps(b));
     [
         _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b)),

@@ -60,6 +60,15 @@ impl Tile {
     pub(super) fn set(&mut self, block: usize, group: usize, levels: __m256i) {
         store_u8x32(&mut self.levels[block][group], levels);
     }
+
+    /// Sets all groups of block `block`.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn set_all(&mut self, block: usize, levels: [__m256i; 8]) {
+        for group in 0..8 {
+            store_u8x32(&mut self.levels[block][group], levels[group]);
+        }
+    }
 }
 
 /// The stored blocks of eight rows, all slices equally long.
@@ -68,5 +77,5 @@ pub(super) fn stored<'a, const BYTES: usize>(
     rows: &[&'a [u8]; ROWS],
     blocks: Range<usize>,
 ) -> [&'a [[u8; BYTES]]; ROWS] {
-    rows.map(|row| &row.as_chunks().0[blocks.clone()])
+    each!(8, i => &rows[i].as_chunks().0[blocks.start..blocks.end])
 }

@@ -18,6 +18,14 @@ pub(crate) fn store_f32x8(to: &mut [f32; 8], value: __m256) {
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), value) }
 }
 
+/// Loads 8 bytes into the lower half.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(crate) fn load_u8x8(from: &[u8; 8]) -> __m128i {
+    // SAFETY: the reference covers the 8 bytes read; the instruction needs no alignment.
+    unsafe { _mm_loadl_epi64(from.as_ptr().cast()) }
+}
+
 /// Loads 16 bytes.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]

@@ -154,6 +154,7 @@ fn shapes_that_cannot_be_rounded_are_refused() {
     assert!(broken(&|c| c.o_groups = 3));
     assert!(broken(&|c| c.n_expert_used = 9));
     assert!(broken(&|c| c.clamp_exp.truncate(1)));
+    assert!(broken(&|c| c.clamp_shexp[5] = f32::NAN));
     assert!(broken(&|c| c.ratios.clear()));
     assert!(broken(&|c| c.n_swa = 0));
 }
