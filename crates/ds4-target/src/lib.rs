@@ -5,6 +5,7 @@
 //! (`layers`), which brings its own keys.
 
 mod batch;
+pub mod blocks;
 pub mod error;
 mod gguf_source;
 mod layers;

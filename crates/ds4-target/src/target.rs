@@ -252,58 +252,26 @@ impl CpuTarget {
             ropes,
         };
         let d = model.meta.n_embd;
-        scratch.begin(&ctx, batch);
+        scratch.begin(&ctx, &batch.pos);
         embed_streams(&ctx, &model.weights, batch, &mut scratch.x);
         for (at, layer) in model.weights.layers.iter().enumerate() {
             let s = &mut *scratch;
-            let site = hc::Site {
-                x: &s.x,
-                m: &mut s.m,
-                mix: &mut s.mix,
-                u: &mut s.u,
-                h: &mut s.h,
-                a8: &mut s.a8,
+            hc::pre(&ctx, &layer.hc_attn, &layer.attn.norm, s.site());
+            let angles = match layer.ratio {
+                Ratio::None => &s.angles_window,
+                _ => &s.angles_compressed,
             };
-            hc::pre(&ctx, &layer.hc_attn, &layer.attn.norm, site);
-            let angles = if layer.ratio == Ratio::None {
-                &s.angles_window
-            } else {
-                &s.angles_compressed
-            };
+            let (h, a8, block) = (&s.h, &mut s.a8, &mut s.block);
+            let (attn, keys) = (&mut s.attn, &mut s.keys);
             attention::forward(
-                &ctx,
-                at,
-                layer,
-                batch,
-                angles,
-                seqs,
-                &s.h,
-                &mut s.a8,
-                &mut s.attn,
-                &mut s.keys,
-                &mut s.block,
+                &ctx, at, layer, batch, angles, seqs, h, a8, attn, keys, block,
             );
-            hc::post(&ctx, &mut s.x, &s.block, &s.mix);
-            let site = hc::Site {
-                x: &s.x,
-                m: &mut s.m,
-                mix: &mut s.mix,
-                u: &mut s.u,
-                h: &mut s.h,
-                a8: &mut s.a8,
-            };
-            hc::pre(&ctx, &layer.hc_ffn, &layer.moe.norm, site);
-            moe::forward(
-                &ctx,
-                &layer.moe,
-                &batch.tokens,
-                &s.h,
-                &mut s.a8,
-                &mut s.moe,
-                &mut s.routes,
-                &mut s.block,
-            );
-            hc::post(&ctx, &mut s.x, &s.block, &s.mix);
+            hc::post(&ctx, &mut s.x, block, &s.mix);
+            hc::pre(&ctx, &layer.hc_ffn, &layer.moe.norm, s.site());
+            let (h, a8, block) = (&s.h, &mut s.a8, &mut s.block);
+            let (w, tokens) = (&layer.moe, &batch.tokens);
+            moe::forward(&ctx, w, tokens, h, a8, &mut s.moe, &mut s.routes, block);
+            hc::post(&ctx, &mut s.x, block, &s.mix);
             tap(batch, spans, at, &s.x, d, rows);
         }
     }
@@ -342,14 +310,15 @@ impl CpuTarget {
         }
         scratch.hidden.resize(n * d, 0.0);
         let w = &model.weights;
-        hc::head(
-            &ctx,
-            &w.hc_head,
-            &w.output_norm,
-            &scratch.gathered,
-            head_a8,
-            &mut scratch.hidden,
-        );
+        let (x, merged) = (&scratch.gathered, &mut scratch.merged);
+        merged.resize(n * d, 0.0);
+        hc::merge(&ctx, &w.hc_head, x, head_a8, merged);
+        for (row, out) in merged
+            .chunks_exact(d)
+            .zip(scratch.hidden.chunks_exact_mut(d))
+        {
+            ds4_kernels::cpu::rms_norm(row, &w.output_norm, model.meta.rms_eps, out);
+        }
         scratch.logits.resize(n * n_vocab, 0.0);
         let input = Input::new(pool, &scratch.hidden, n, d, head_a8, &[&w.head]);
         let out = Out::new(&mut scratch.logits, n, n_vocab);
@@ -440,7 +409,7 @@ fn check(m: &Ds4Meta, o: &Options) -> Result<(), LoadError> {
         );
     }
     let nope = m.head_dim - m.n_rot;
-    if o.kv_sim && nope % ds4_kernels::cpu::KV_BLOCK != 0 {
+    if o.kv_sim && !nope.is_multiple_of(ds4_kernels::cpu::KV_BLOCK) {
         let got = format!("head_dim {} - rotary {} = {nope}", m.head_dim, m.n_rot);
         return bad(
             "kv_sim",
@@ -449,7 +418,7 @@ fn check(m: &Ds4Meta, o: &Options) -> Result<(), LoadError> {
         );
     }
     let sparse = m.ratios.contains(&Ratio::Sparse);
-    if o.kv_sim && sparse && (!m.index_dim.is_power_of_two() || m.index_dim % 32 != 0) {
+    if o.kv_sim && sparse && (!m.index_dim.is_power_of_two() || !m.index_dim.is_multiple_of(32)) {
         let expected = "indexer dimension a power of two of at least 32".to_owned();
         return bad("kv_sim", expected, m.index_dim.to_string());
     }

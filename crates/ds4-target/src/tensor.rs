@@ -55,29 +55,45 @@ impl Tensor {
     }
 }
 
+/// A source, printed by name.
+#[derive(Clone, Copy)]
+struct SourceRef<'a>(&'a dyn Source);
+
+impl std::fmt::Debug for SourceRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
+
 /// Binds tensors by name, counting what was bound, so that a stray or missing one is noticed.
-pub(crate) struct Binder<'a> {
-    source: &'a dyn Source,
+#[derive(Debug)]
+pub struct Binder<'a> {
+    source: SourceRef<'a>,
     bound: Vec<String>,
     wanted: usize,
 }
 
 impl<'a> Binder<'a> {
-    pub(crate) fn new(source: &'a dyn Source, wanted: usize) -> Self {
+    /// Binds from `source`; `wanted` tensors in all, for messages.
+    #[must_use]
+    pub fn new(source: &'a dyn Source, wanted: usize) -> Self {
         Self {
-            source,
+            source: SourceRef(source),
             bound: Vec::new(),
             wanted,
         }
     }
 
-    pub(crate) fn file(&self) -> String {
-        self.source.name().to_owned()
+    /// The source's name.
+    #[must_use]
+    pub fn file(&self) -> String {
+        self.source.0.name().to_owned()
     }
 
     fn raw(&mut self, name: &str, shape: &[usize]) -> Result<RawTensor, LoadError> {
         let raw = self
             .source
+            .0
             .tensor(name)
             .ok_or_else(|| LoadError::MissingTensor {
                 file: self.file(),
@@ -103,7 +119,10 @@ impl<'a> Binder<'a> {
     }
 
     /// A matrix of `shape` (ne order: input dimension first; a third dimension stacks matrices).
-    pub(crate) fn matrix(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+    ///
+    /// # Errors
+    /// `MissingTensor`, `Shape`, `Format`.
+    pub fn matrix(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let raw = self.raw(name, shape)?;
         let rows = shape[1..].iter().product();
         if let Err(e) = Matrix::new(raw.format, rows, shape[0], raw.bytes.as_slice()) {
@@ -125,7 +144,9 @@ impl<'a> Binder<'a> {
         })
     }
 
-    pub(crate) fn bad_format(&self, name: &str, expected: String, got: impl ToString) -> LoadError {
+    /// A tensor whose format cannot stand in its place.
+    #[must_use]
+    pub fn bad_format(&self, name: &str, expected: String, got: impl ToString) -> LoadError {
         LoadError::Format {
             file: self.file(),
             tensor: name.to_owned(),
@@ -135,7 +156,10 @@ impl<'a> Binder<'a> {
     }
 
     /// All elements as f32, whatever the storage format.
-    pub(crate) fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+    ///
+    /// # Errors
+    /// As [`Self::matrix`], and `Value` for an element that is not finite.
+    pub fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let tensor = self.matrix(name, &[shape, &[1]].concat()[..shape.len().max(2)])?;
         let mut out = vec![0f32; tensor.rows * tensor.k];
         for (row, out) in out.chunks_exact_mut(tensor.k).enumerate() {
@@ -154,7 +178,10 @@ impl<'a> Binder<'a> {
     }
 
     /// Integers in `0..limit`.
-    pub(crate) fn ids(
+    ///
+    /// # Errors
+    /// `MissingTensor`, `Shape`, `Format`, `Value`.
+    pub fn ids(
         &mut self,
         name: &str,
         shape: &[usize],
@@ -184,14 +211,21 @@ impl<'a> Binder<'a> {
             .collect()
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.source.tensor(name).is_some()
+    /// Whether the source has a tensor.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.source.0.tensor(name).is_some()
     }
 
-    /// Fails on tensors nothing asked for, except those `ignored` accepts.
-    pub(crate) fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<usize, LoadError> {
+    /// Fails on tensors nothing asked for, except those `ignored` accepts; answers how many were
+    /// bound.
+    ///
+    /// # Errors
+    /// `UnknownTensors`.
+    pub fn finish(self, ignored: impl Fn(&str) -> bool) -> Result<usize, LoadError> {
         let unknown: Vec<String> = self
             .source
+            .0
             .tensor_names()
             .into_iter()
             .filter(|n| !self.bound.contains(n) && !ignored(n))
@@ -199,7 +233,7 @@ impl<'a> Binder<'a> {
         match unknown.first() {
             None => Ok(self.bound.len()),
             Some(first) => Err(LoadError::UnknownTensors {
-                file: self.source.name().to_owned(),
+                file: self.source.0.name().to_owned(),
                 tensor: first.clone(),
                 count: unknown.len(),
             }),

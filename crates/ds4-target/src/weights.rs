@@ -168,7 +168,10 @@ fn wanted(m: &Ds4Meta) -> usize {
 }
 
 /// Binds `PREFIX_fn`, `_base`, `_scale` with `rows` mixing rows.
-pub(crate) fn bind_hc(
+///
+/// # Errors
+/// As [`Binder::matrix`].
+pub fn bind_hc(
     b: &mut Binder<'_>,
     prefix: &str,
     n_embd: usize,
@@ -247,11 +250,10 @@ fn bind_compressor(
 }
 
 /// Binds the attention of block `blk` (`"blk.N."`).
-pub(crate) fn bind_attention(
-    b: &mut Binder<'_>,
-    m: &Ds4Meta,
-    blk: &str,
-) -> Result<Attention, LoadError> {
+///
+/// # Errors
+/// As [`Binder::matrix`].
+pub fn bind_attention(b: &mut Binder<'_>, m: &Ds4Meta, blk: &str) -> Result<Attention, LoadError> {
     let (heads, low) = (m.n_head * m.head_dim, m.o_groups * m.o_lora);
     let name = |s: &str| format!("{blk}{s}.weight");
     Ok(Attention {
@@ -268,12 +270,10 @@ pub(crate) fn bind_attention(
 }
 
 /// Binds the experts of block `blk`; layer `l` decides between table and score routing.
-pub(crate) fn bind_moe(
-    b: &mut Binder<'_>,
-    m: &Ds4Meta,
-    blk: &str,
-    l: usize,
-) -> Result<Moe, LoadError> {
+///
+/// # Errors
+/// As [`Binder::matrix`], and `Format` for a router of less than 8 bits.
+pub fn bind_moe(b: &mut Binder<'_>, m: &Ds4Meta, blk: &str, l: usize) -> Result<Moe, LoadError> {
     let (n, ff, e) = (m.n_embd, m.n_ff, m.n_expert);
     let name = |s: &str| format!("{blk}{s}.weight");
     let router = b.matrix(&name("ffn_gate_inp"), &[n, e])?;

@@ -18,12 +18,8 @@ use crate::{block, fpx, native, validate};
 /// writer produces, `Unsupported` for a format that bytes alone cannot decode (MIX: see `mix`).
 pub fn decode_row(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
     check_bytes(format, bytes.len(), out.len())?;
-    if block::is_base(format) {
-        validate::validate_row_data(format, bytes)?;
-        fpx::decode::blocks(simd_level(), format, bytes, out);
-        return Ok(());
-    }
-    decode_native(format, bytes, out)
+    validate::validate_row_data(format, bytes)?;
+    decode_valid(format, bytes, out)
 }
 
 /// As [`decode_row`], but a block half with an invalid scale byte decodes to zeros, as the CPU
@@ -33,22 +29,20 @@ pub fn decode_row(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), F
 /// As [`decode_row`], less `InvalidScale`.
 pub fn decode_row_lossy(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
     check_bytes(format, bytes.len(), out.len())?;
-    if block::is_base(format) {
-        fpx::decode::blocks(simd_level(), format, bytes, out);
-        return Ok(());
-    }
-    decode_native(format, bytes, out)
+    decode_valid(format, bytes, out)
 }
 
-fn decode_native(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
-    if format.is_float() || native::has_blocks(format) {
-        native::decode(format, bytes, out);
-        return Ok(());
+fn decode_valid(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
+    match format {
+        _ if block::is_base(format) => fpx::decode::blocks(simd_level(), format, bytes, out),
+        _ if format.is_float() || native::has_blocks(format) => native::decode(format, bytes, out),
+        Format::Mix2 | Format::Mix3 => return unsupported(format, "decoding without a codebook"),
+        _ => return unsupported(format, "decoding"),
     }
-    let what = match format {
-        Format::Mix2 | Format::Mix3 => "decoding without a codebook",
-        _ => "decoding",
-    };
+    Ok(())
+}
+
+fn unsupported(format: Format, what: &'static str) -> Result<(), FormatError> {
     Err(FormatError::Unsupported { format, what })
 }
 
@@ -73,8 +67,8 @@ pub enum EncodeMode {
 ///
 /// # Errors
 /// `PartialBlock`; `Bytes` where `out` does not fit (or `values` is not whole rows); `BadWeights`
-/// for an importance vector of the wrong length or with a scale group that has no positive finite
-/// value; `Unsupported` for a format that is decode only. `out` is untouched on error.
+/// for an importance vector of the wrong length or with a scale group that has no usable
+/// (positive, finite) value; `Unsupported` for a format that is decode only. `out` is untouched on error.
 pub fn encode_rows(
     format: Format,
     values: &[f32],
@@ -84,44 +78,32 @@ pub fn encode_rows(
     out: &mut [u8],
 ) -> Result<(), FormatError> {
     check_rows(format, values.len(), row_elems, out.len())?;
-    if block::is_base(format) {
-        return fpx::encode::rows(fpx::encode::Job {
+    match format {
+        _ if block::is_base(format) => fpx::encode::rows(fpx::encode::Job {
             format,
             values,
             row_elems,
             imatrix,
             mode,
             out,
-        });
+        }),
+        _ if native::has_encoder(format) => {
+            native::encode(format, values, out);
+            Ok(())
+        }
+        _ => unsupported(format, "encoding"),
     }
-    encode_native(format, values, out)
 }
 
-fn encode_native(format: Format, values: &[f32], out: &mut [u8]) -> Result<(), FormatError> {
-    if native::has_encoder(format) {
-        native::encode(format, values, out);
-        return Ok(());
-    }
-    Err(FormatError::Unsupported {
-        format,
-        what: "encoding",
-    })
-}
-
-/// Rows of a matrix whose values and bytes must match.
+/// Whether `values` are whole rows and `bytes` is what they need.
 fn check_rows(
     format: Format,
     values: usize,
     row_elems: usize,
     bytes: usize,
-) -> Result<usize, FormatError> {
-    let row_bytes = format.row_bytes(row_elems)?;
+) -> Result<(), FormatError> {
     let rows = values.checked_div(row_elems).unwrap_or(0);
-    let expected = rows.checked_mul(row_bytes).ok_or(FormatError::Overflow {
-        format,
-        rows,
-        elems: row_elems,
-    })?;
+    let expected = format.matrix_bytes(rows, row_elems)?;
     if rows * row_elems != values {
         return Err(FormatError::PartialBlock {
             format,
@@ -136,11 +118,11 @@ fn check_rows(
             got: bytes,
         });
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// Whether `bytes` bytes hold exactly `elems` weights.
-fn check_bytes(format: Format, bytes: usize, elems: usize) -> Result<(), FormatError> {
+pub(crate) fn check_bytes(format: Format, bytes: usize, elems: usize) -> Result<(), FormatError> {
     let expected = format.row_bytes(elems)?;
     if bytes != expected {
         return Err(FormatError::Bytes {

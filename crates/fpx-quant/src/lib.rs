@@ -5,8 +5,10 @@
 
 pub mod a8;
 pub mod block;
+pub mod census;
 pub mod codec;
 pub mod format;
+pub mod mix;
 pub mod native;
 pub mod rows;
 pub mod scale;

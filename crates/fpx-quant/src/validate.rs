@@ -1,8 +1,7 @@
-//! What can be told about the bytes of a tensor without decoding it: sizes, scale bytes and the
-//! censuses that guard the two ambiguous type ids.
+//! What makes the bytes of a tensor invalid whatever they mean: sizes and scale bytes.
 //!
 //! Apart from the decoders because loaders run it once over whole tensors. Must not know: files,
-//! how weights are used. Source: spec/fpx-formats.md 2 and 8.
+//! how weights are used. Source: spec/fpx-formats.md 2.
 
 use crate::format::{Format, FormatError, Fp2Dialect};
 use crate::scale::MAX_SCALE_BYTE;
@@ -16,14 +15,7 @@ use crate::scale::MAX_SCALE_BYTE;
 /// `Bytes` (expected: the whole blocks that fit), `InvalidScale` with the first bad block's index.
 pub fn validate_row_data(format: Format, bytes: &[u8]) -> Result<(), FormatError> {
     let size = format.block_bytes().max(1);
-    let extra = bytes.len() % size;
-    if extra != 0 {
-        return Err(FormatError::Bytes {
-            format,
-            expected: bytes.len() - extra,
-            got: bytes.len(),
-        });
-    }
+    whole_blocks(format, bytes.len())?;
     let (scales, mask) = scale_bytes(format);
     if scales == 0 {
         return Ok(());
@@ -39,6 +31,19 @@ pub fn validate_row_data(format: Format, bytes: &[u8]) -> Result<(), FormatError
                 });
             }
         }
+    }
+    Ok(())
+}
+
+/// Whether `bytes` bytes are a whole number of blocks.
+pub(crate) fn whole_blocks(format: Format, bytes: usize) -> Result<(), FormatError> {
+    let extra = bytes % format.block_bytes().max(1);
+    if extra != 0 {
+        return Err(FormatError::Bytes {
+            format,
+            expected: bytes - extra,
+            got: bytes,
+        });
     }
     Ok(())
 }

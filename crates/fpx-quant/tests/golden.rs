@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Golden, GoldenFormat, Rng, bits};
+use fpx_quant::mix::Codebook;
 use fpx_quant::{EncodeMode, Format, Fp2Dialect, decode_row, encode_rows};
 
 const ROW: usize = 512;
@@ -102,6 +103,27 @@ fn decoders() {
         }
     }
     assert_eq!(checked, 9 * 8);
+}
+
+#[test]
+fn decoders_with_codebook() {
+    let golden = Golden::load();
+    let mut checked = 0;
+    for f in &golden.formats {
+        let levels = match f.format {
+            Format::Mix2 => &golden.books[0],
+            Format::Mix3 => &golden.books[1],
+            _ => continue,
+        };
+        let book = Codebook::adaptive(f.format, levels).unwrap();
+        for (row, (bytes, want)) in f.quant.iter().zip(&f.dequant).enumerate() {
+            let mut out = vec![f32::NAN; ROW];
+            book.decode_row(bytes, &mut out).unwrap();
+            assert_eq!(bits(&out), *want, "{} row {row}", f.format);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 2 * 8);
 }
 
 /// The file's inputs are what its generator says: integer arithmetic and exact f32 products, so

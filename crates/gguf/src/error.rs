@@ -316,6 +316,31 @@ pub enum ErrorKind {
         tensor: String,
     },
 
+    /// One role is there under two names.
+    #[error("tensors {first:?} and {second:?} are two names of one tensor")]
+    Ambiguous {
+        /// The canonical name.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Tensors are missing, or left over.
+    #[error(
+        "{bound} of {expected} tensors bound; missing: {}; unknown: {}",
+        list(missing),
+        list(unknown)
+    )]
+    Unbound {
+        /// Tensors found.
+        bound: usize,
+        /// Tensors the model has.
+        expected: usize,
+        /// Canonical names of those not found.
+        missing: Vec<String>,
+        /// Names nobody asked for.
+        unknown: Vec<String>,
+    },
+
     // --- split files ---
     /// A part was opened that is not the first.
     #[error("this is part {got} of {count}; open the first, {}", first.display())]
@@ -413,4 +438,14 @@ pub enum ErrorKind {
     /// Use of a writer after one of its calls failed.
     #[error("a write of this file failed before; nothing of it is kept")]
     Failed,
+}
+
+/// Names for a message: the first few, then a count.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= SHOWN => names.join(", "),
+        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
+    }
 }

@@ -11,10 +11,13 @@
 mod error;
 mod extents;
 mod file;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixture;
 mod header;
 mod limits;
 mod map;
 mod metadata;
+pub mod names;
 mod source;
 mod split;
 pub mod types;

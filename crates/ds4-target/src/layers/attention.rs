@@ -75,7 +75,17 @@ pub(crate) fn forward(
     k: &mut keys::Buffers,
     block: &mut [f32],
 ) {
-    project(ctx, layer, batch.n(), h, h_a8, b);
+    let index = layer.indexer.as_ref();
+    project(
+        ctx,
+        &layer.attn,
+        layer.compressor.as_ref(),
+        index,
+        batch.n(),
+        h,
+        h_a8,
+        b,
+    );
     queries(ctx, &layer.attn, angles, batch.n(), b);
     if let Some(indexer) = &layer.indexer {
         index_queries(ctx, indexer, angles, batch.n(), b);
@@ -87,10 +97,64 @@ pub(crate) fn forward(
     project_out(ctx, &layer.attn, batch.n(), b, block);
 }
 
+/// The sublayer without compressed rows and without state: keys are whatever `keys` lists, given the
+/// rows' own keys `[n, head_dim]`. For a drafter's blocks.
+pub(crate) fn forward_listed(
+    ctx: &Ctx<'_>,
+    w: &Attention,
+    angles: &Angles,
+    n: usize,
+    h: &[f32],
+    h_a8: &mut A8Rows,
+    b: &mut Buffers,
+    k: &mut keys::Buffers,
+    list: impl FnOnce(&mut keys::Buffers, &[f32]),
+    block: &mut [f32],
+) {
+    project(ctx, w, None, None, n, h, h_a8, b);
+    queries(ctx, w, angles, n, b);
+    k.begin();
+    list(k, &b.kv);
+    attend_all(ctx, w, angles, n, b, k);
+    project_out(ctx, w, n, b, block);
+}
+
+/// Finished key rows of given inputs: projection, norm, rotation, rounding. `x` `[n, n_embd]`.
+pub(crate) fn key_rows<'b>(
+    ctx: &Ctx<'_>,
+    w: &Attention,
+    angles: &Angles,
+    n: usize,
+    x: &[f32],
+    a8: &mut A8Rows,
+    b: &'b mut Buffers,
+) -> &'b [f32] {
+    let m = ctx.meta;
+    b.kv_in.resize(n * m.head_dim, 0.0);
+    b.kv.resize(n * m.head_dim, 0.0);
+    let input = Input::new(ctx.pool, x, n, m.n_embd, a8, &[&w.kv]);
+    let out = Out::new(&mut b.kv_in, n, m.head_dim);
+    run(
+        ctx.pool,
+        ctx.counters,
+        &[Job::new(ctx.pool, w.kv.matrix(), &input, 0..n, out)],
+    );
+    finish_keys(ctx, w, angles, n, &b.kv_in, &mut b.kv);
+    &b.kv
+}
+
 /// Everything that reads `h`, in one region.
-fn project(ctx: &Ctx<'_>, layer: &Layer, n: usize, h: &[f32], a8: &mut A8Rows, b: &mut Buffers) {
-    let (m, w) = (ctx.meta, &layer.attn);
-    let (comp, indexer) = (layer.compressor.as_ref(), layer.indexer.as_ref());
+fn project(
+    ctx: &Ctx<'_>,
+    w: &Attention,
+    comp: Option<&Compressor>,
+    indexer: Option<&Indexer>,
+    n: usize,
+    h: &[f32],
+    a8: &mut A8Rows,
+    b: &mut Buffers,
+) {
+    let m = ctx.meta;
     b.qa.resize(n * m.q_lora, 0.0);
     b.qr.resize(n * m.q_lora, 0.0);
     b.kv_in.resize(n * m.head_dim, 0.0);
@@ -136,9 +200,6 @@ fn project(ctx: &Ctx<'_>, layer: &Layer, n: usize, h: &[f32], a8: &mut A8Rows, b
             rms_norm(&qa[i * m.q_lora..][..m.q_lora], &w.q_a_norm, eps, qr);
         },
     );
-    if let Some(c) = comp {
-        let _ = c;
-    }
 }
 
 /// Query heads, and the raw key row of each token.
@@ -163,25 +224,27 @@ fn queries(ctx: &Ctx<'_>, w: &Attention, angles: &Angles, n: usize, b: &mut Buff
                 rotate(head, cos, sin, Turn::Forward);
             }
         });
-    let kv_in = &b.kv_in;
-    ctx.pool.each(
-        n,
-        grain(n, m.head_dim),
-        split(&mut b.kv, m.head_dim),
-        |i, kv| {
-            let (cos, sin) = angles.at(i);
-            rms_norm(
-                &kv_in[i * m.head_dim..][..m.head_dim],
-                &w.kv_norm,
-                m.rms_eps,
-                kv,
-            );
-            rotate(kv, cos, sin, Turn::Forward);
-            if ctx.kv_sim && !mutant(40) {
-                round_kv(kv, m.n_rot);
-            }
-        },
-    );
+    finish_keys(ctx, w, angles, n, &b.kv_in, &mut b.kv);
+}
+
+/// Norm, rotation and rounding of raw key rows, `[n, head_dim]` each.
+fn finish_keys(
+    ctx: &Ctx<'_>,
+    w: &Attention,
+    angles: &Angles,
+    n: usize,
+    kv_in: &[f32],
+    kv: &mut [f32],
+) {
+    let (hd, eps) = (ctx.meta.head_dim, ctx.meta.rms_eps);
+    ctx.pool.each(n, grain(n, hd), split(kv, hd), |i, kv| {
+        let (cos, sin) = angles.at(i);
+        rms_norm(&kv_in[i * hd..][..hd], &w.kv_norm, eps, kv);
+        rotate(kv, cos, sin, Turn::Forward);
+        if ctx.kv_sim && !mutant(40) {
+            round_kv(kv, ctx.meta.n_rot);
+        }
+    });
 }
 
 /// Indexer query heads and head weights.

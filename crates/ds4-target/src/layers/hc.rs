@@ -86,31 +86,22 @@ pub(crate) fn post(ctx: &Ctx<'_>, x: &mut [f32], block: &[f32], mix: &[HcMix]) {
     });
 }
 
-/// The final merge of selected tokens: collapsed by the head's weights, then normed.
-/// `x` `[rows, 4, n_embd]`, `hidden` `[rows, n_embd]`.
-pub(crate) fn head(
-    ctx: &Ctx<'_>,
-    site: &HcSite,
-    norm: &[f32],
-    x: &[f32],
-    a8: &mut A8Rows,
-    hidden: &mut [f32],
-) {
-    let d = norm.len();
-    let n = hidden.len() / d;
+/// The final merge of the streams by the head's weights. `x` `[n, 4, n_embd]`, `merged`
+/// `[n, n_embd]`.
+pub(crate) fn merge(ctx: &Ctx<'_>, site: &HcSite, x: &[f32], a8: &mut A8Rows, merged: &mut [f32]) {
+    let d = site.mix.k / 4;
+    let n = merged.len() / d;
     let mut m = vec![0f32; n * 4];
     dots(ctx, site, x, n, a8, &mut m);
     let p = params(ctx, site);
     ctx.pool.each(
         n,
         1,
-        (split(&mut m, 4), split(hidden, d)),
-        |i, (m, hidden)| {
+        (split(&mut m, 4), split(merged, d)),
+        |i, (m, merged)| {
             let x = &x[i * 4 * d..][..4 * d];
             scale_in_place(m, rms_factor(x, ctx.meta.rms_eps));
-            let mut u = vec![0f32; d];
-            hc_collapse(x, &hc_head_weights(m, &p), &mut u);
-            rms_norm(&u, norm, ctx.meta.rms_eps, hidden);
+            hc_collapse(x, &hc_head_weights(m, &p), merged);
         },
     );
 }

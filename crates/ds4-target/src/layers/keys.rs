@@ -221,6 +221,19 @@ impl Buffers {
         }
     }
 
+    /// Appends one list for `n` queries that all see the same rows: `context`, then `own`, both
+    /// `[rows, head_dim]`.
+    pub(crate) fn shared(&mut self, n: usize, context: &[f32], own: &[f32], hd: usize) {
+        let base = self.slab.len() / hd;
+        self.slab.extend_from_slice(context);
+        self.slab.extend_from_slice(own);
+        let start = self.lists.len();
+        self.lists
+            .extend((base..self.slab.len() / hd).map(|row| row as u32));
+        self.at
+            .extend(std::iter::repeat_n(start..self.lists.len(), n));
+    }
+
     fn grow(&mut self, hd: usize) -> &mut [f32] {
         let at = self.slab.len();
         self.slab.resize(at + hd, 0.0);

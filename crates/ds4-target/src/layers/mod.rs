@@ -14,7 +14,6 @@ use engine_core::math::RopeTable;
 use engine_core::mutant::mutant;
 use fpx_quant::A8Rows;
 
-use crate::batch::Batch;
 use crate::linear::Counters;
 use crate::meta::{Ds4Meta, Ratio};
 use crate::pool::{Pool, split};
@@ -65,7 +64,7 @@ pub(crate) struct Angles {
 }
 
 impl Angles {
-    fn fill(&mut self, pool: &Pool, table: &RopeTable, pos: &[u32]) {
+    pub(crate) fn fill(&mut self, pool: &Pool, table: &RopeTable, pos: &[u32]) {
         self.half = table.inv_freq.len();
         self.cos.resize(pos.len() * self.half, 0.0);
         self.sin.resize(pos.len() * self.half, 0.0);
@@ -112,14 +111,15 @@ pub(crate) struct Scratch {
     pub routes: Vec<Route>,
     /// `[rows, 4, n_embd]` streams, `[rows, n_embd]` final hidden states, `[rows, n_vocab]` logits.
     pub gathered: Vec<f32>,
+    pub merged: Vec<f32>,
     pub logits: Vec<f32>,
     pub hidden: Vec<f32>,
 }
 
 impl Scratch {
     /// Sizes the shared buffers and makes the angles of a pass.
-    pub(crate) fn begin(&mut self, ctx: &Ctx<'_>, batch: &Batch) {
-        let (n, d) = (batch.n(), ctx.meta.n_embd);
+    pub(crate) fn begin(&mut self, ctx: &Ctx<'_>, pos: &[u32]) {
+        let (n, d) = (pos.len(), ctx.meta.n_embd);
         self.x.resize(n * 4 * d, 0.0);
         self.m.resize(n * 24, 0.0);
         self.mix.resize(n, HcMix::default());
@@ -127,17 +127,20 @@ impl Scratch {
         self.h.resize(n * d, 0.0);
         self.block.resize(n * d, 0.0);
         self.routes.resize(n * ctx.meta.n_used, Route::default());
-        self.angles_window
-            .fill(ctx.pool, &ctx.ropes.window, &batch.pos);
+        self.angles_window.fill(ctx.pool, &ctx.ropes.window, pos);
         self.angles_compressed
-            .fill(ctx.pool, &ctx.ropes.compressed, &batch.pos);
+            .fill(ctx.pool, &ctx.ropes.compressed, pos);
     }
 
-    pub(crate) fn angles(&self, ratio: Ratio) -> &Angles {
-        if ratio == Ratio::None {
-            &self.angles_window
-        } else {
-            &self.angles_compressed
+    /// The buffers of a hyper-connection site.
+    pub(crate) fn site(&mut self) -> hc::Site<'_> {
+        hc::Site {
+            x: &self.x,
+            m: &mut self.m,
+            mix: &mut self.mix,
+            u: &mut self.u,
+            h: &mut self.h,
+            a8: &mut self.a8,
         }
     }
 }

@@ -230,3 +230,113 @@ impl Layout<33> for Fp8 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use engine_core::math::simd_level;
+
+    use super::*;
+    use crate::block;
+
+    const FORMATS: [Format; 10] = [
+        Format::Fp2(Fp2Dialect::Signed),
+        Format::Fp2(Fp2Dialect::SignedNeg),
+        Format::Fp2(Fp2Dialect::Affine),
+        Format::Fp2(Fp2Dialect::S40),
+        Format::Fp3,
+        Format::Fp4,
+        Format::Fp4Fast,
+        Format::Fp6(Fp6Endpoint::Zero),
+        Format::Fp6(Fp6Endpoint::Neg32),
+        Format::Fp8,
+    ];
+
+    fn next(state: &mut u64) -> u64 {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        *state >> 33
+    }
+
+    /// Every level on `count` blocks of any bytes (invalid scale bytes included).
+    fn compare(format: Format, count: usize, seed: u64) {
+        let mut state = seed;
+        let mut bytes = vec![0u8; 1000 * format.block_bytes()];
+        for _ in 0..count.div_ceil(1000) {
+            bytes.fill_with(|| next(&mut state) as u8);
+            for level in [Level::Baseline, Level::Avx2] {
+                let mut out = vec![f32::NAN; 32_000];
+                blocks(level, format, &bytes, &mut out);
+                let pairs = bytes.chunks(format.block_bytes()).zip(out.chunks(32));
+                for (block, got) in pairs {
+                    let want = block::unpack(format, block).weights();
+                    let equal = got
+                        .iter()
+                        .zip(&want)
+                        .all(|(g, w)| g.to_bits() == w.to_bits());
+                    assert!(
+                        equal,
+                        "{format} {level:?} {block:x?}: {got:?}, not {want:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_is_the_reference() {
+        // Without AVX2 both runs are the baseline; say so, since nothing else would.
+        if simd_level() == Level::Baseline {
+            eprintln!("skipped: no AVX2, the baseline was compared twice");
+        }
+        for (seed, format) in FORMATS.into_iter().enumerate() {
+            compare(format, 100_000, seed as u64);
+        }
+    }
+
+    #[test]
+    #[ignore = "soak: 10^7 random blocks a format against the scalar reference"]
+    fn soak_every_instruction_set_is_the_reference() {
+        for (seed, format) in FORMATS.into_iter().enumerate() {
+            compare(format, 10_000_000, 100 + seed as u64);
+        }
+    }
+
+    /// Every scale byte with every code in every place.
+    #[test]
+    fn every_code_with_every_scale() {
+        for format in FORMATS {
+            let codes: u32 = match format {
+                Format::Fp2(_) => 4,
+                Format::Fp3 => 8,
+                Format::Fp4 | Format::Fp4Fast => 16,
+                Format::Fp6(_) => 64,
+                _ => 256,
+            };
+            let width = codes.ilog2() as usize;
+            let size = format.block_bytes();
+            let mut bytes = Vec::new();
+            for scale in 0..=255u8 {
+                for code in 0..codes {
+                    // In a bit stream of equal codes the order of elements does not matter.
+                    let mut block = vec![0u8; size];
+                    for bit in 0..32 * width {
+                        block[bit / 8] |= ((code >> (bit % width) & 1) as u8) << (bit % 8);
+                    }
+                    block[4 * width..].fill(scale);
+                    bytes.extend(block);
+                }
+            }
+            let mut out = vec![f32::NAN; bytes.len() / size * 32];
+            blocks(simd_level(), format, &bytes, &mut out);
+            for (block, got) in bytes.chunks(size).zip(out.chunks(32)) {
+                assert_eq!(
+                    got,
+                    block::unpack(format, block).weights(),
+                    "{format} {block:x?}"
+                );
+                assert!(got.iter().all(|v| *v == got[0]), "{format} {block:x?}");
+            }
+        }
+    }
+}

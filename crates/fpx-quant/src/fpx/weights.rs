@@ -5,6 +5,9 @@
 
 use crate::format::{Format, FormatError};
 
+/// Smallest usable importance: with less, error terms of ordinary weights underflow to 0.
+const LEAST: f32 = 1e-30;
+
 /// An importance vector of one row, checked once for the whole matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Importance<'a> {
@@ -14,7 +17,7 @@ pub(crate) struct Importance<'a> {
 
 impl<'a> Importance<'a> {
     /// Refuses a vector of the wrong length and one where a whole scale group has no usable
-    /// (positive, finite) value: every candidate's error would be 0, and the tie rule would pick
+    /// (finite, at least `LEAST`) value: every candidate's error would be 0, and the tie rule would pick
     /// the smallest scale and saturate the group.
     ///
     /// `guarded`: whether overflow of a weight is caught, as some writers do, or carried on as
@@ -30,9 +33,9 @@ impl<'a> Importance<'a> {
         if values.len() != row_elems {
             return bad("length differs from the row's");
         }
-        let usable = |v: &f32| *v > 0.0 && v.is_finite();
+        let usable = |v: &f32| *v >= LEAST && v.is_finite();
         if !values.chunks(group).all(|g| g.iter().any(usable)) {
-            return bad("a scale group has no positive finite value");
+            return bad("a scale group has no usable (positive, finite) value");
         }
         Ok(Self { values, guarded })
     }

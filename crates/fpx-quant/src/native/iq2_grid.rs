@@ -1,10 +1,11 @@
-//! The 256 grid points of IQ2_XXS: data of the format, apart because it is only a table.
+//! The tables of IQ2_XXS: 256 grid points and 128 sign patterns. Data of the format, apart because
+//! it is only tables.
 //!
 //! Source: the format's definition in ggml (`ggml-common.h`), re-encoded: two bits a magnitude,
 //! element 0 lowest; 0, 1, 2 stand for 8, 25, 43.
 
 /// Magnitudes by code.
-pub(super) const MAGNITUDES: [i8; 3] = [8, 25, 43];
+const MAGNITUDES: [u8; 3] = [8, 25, 43];
 
 #[rustfmt::skip]
 const CODES: [u16; 256] = [
@@ -37,14 +38,32 @@ const CODES: [u16; 256] = [
 ];
 
 /// The grid points, 8 magnitudes each.
-pub(super) static GRID: [[i8; 8]; 256] = expand();
+pub(crate) static GRID: [[u8; 8]; 256] = grid();
 
-const fn expand() -> [[i8; 8]; 256] {
+/// By the 7 stored sign bits: 0xff where a weight is negative. The eighth bit makes their number
+/// even.
+pub(crate) static SIGNS: [[u8; 8]; 128] = signs();
+
+const fn grid() -> [[u8; 8]; 256] {
     let mut out = [[0; 8]; 256];
     let mut i = 0;
     while i < 256 * 8 {
         let code = (CODES[i / 8] >> (2 * (i % 8))) & 3;
         out[i / 8][i % 8] = MAGNITUDES[code as usize];
+        i += 1;
+    }
+    out
+}
+
+const fn signs() -> [[u8; 8]; 128] {
+    let mut out = [[0; 8]; 128];
+    let mut i = 0;
+    while i < 128 * 8 {
+        let seven = (i / 8) as u32;
+        let bits = seven | ((seven.count_ones() & 1) << 7);
+        if bits >> (i % 8) & 1 != 0 {
+            out[i / 8][i % 8] = 0xff;
+        }
         i += 1;
     }
     out

@@ -2,7 +2,7 @@
 //! u32 of four times 7 sign bits and a 4-bit scale on top. Weight = +-grid * d * (0.5 + s) / 4.
 
 use super::f16_at;
-use super::iq2_grid::GRID;
+use super::iq2_grid::{GRID, SIGNS};
 use crate::block::Unpacked;
 
 pub(super) fn unpack(block: &[u8], sub: usize) -> Unpacked {
@@ -12,24 +12,15 @@ pub(super) fn unpack(block: &[u8], sub: usize) -> Unpacked {
     let scale = f16_at(block, 0) * (0.5 + (word >> 28) as f32) * 0.25;
     Unpacked {
         levels: std::array::from_fn(|i| {
-            let magnitude = grid_point(part[i / 8])[i % 8];
-            let negative = signs_of(word, i / 8) >> (i % 8) & 1 != 0;
-            if negative { -magnitude } else { magnitude }
+            let magnitude = GRID[usize::from(part[i / 8])][i % 8].cast_signed();
+            let signs = &SIGNS[(word >> (7 * (i / 8)) & 127) as usize];
+            if signs[i % 8] != 0 {
+                -magnitude
+            } else {
+                magnitude
+            }
         }),
         scale: [scale; 2],
         offset: [0.0; 2],
     }
-}
-
-/// Eight magnitudes.
-#[inline(always)]
-pub(crate) fn grid_point(index: u8) -> [i8; 8] {
-    GRID[usize::from(index)]
-}
-
-/// Sign bits of eight weights: 7 stored ones; the eighth makes their number even.
-#[inline(always)]
-pub(crate) fn signs_of(word: u32, eighth: usize) -> u8 {
-    let seven = (word >> (7 * eighth)) as u8 & 127;
-    seven | ((seven.count_ones() as u8 & 1) << 7)
 }

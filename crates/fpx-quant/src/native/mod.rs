@@ -18,6 +18,7 @@ use crate::block::Unpacked;
 use crate::format::Format;
 
 pub use float::widen;
+pub(crate) use iq2_grid::{GRID as IQ2_GRID, SIGNS as IQ2_SIGNS};
 pub use mxfp4::{FP4_E2M1, e8m0_half};
 
 /// Whether [`unpack_32`] knows the format.

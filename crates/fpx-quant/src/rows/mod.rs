@@ -5,6 +5,8 @@
 //! path gives the bits of [`dot_row_a8`] and [`dot_row_f32`], whatever the number of rows and
 //! columns. Must not know: threads (callers split rows, see [`Out`]), files, models.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod generic;
 mod isa;
 mod matmul;

@@ -1,7 +1,5 @@
 //! Loads and stores through references to arrays: unaligned, never past the array.
 
-#![allow(dead_code)] // The kernels that need all of them follow.
-
 use std::arch::x86_64::*;
 
 /// Loads 8 floats.
@@ -18,6 +16,14 @@ pub(crate) fn load_f32x8(from: &[f32; 8]) -> __m256 {
 pub(crate) fn store_f32x8(to: &mut [f32; 8], value: __m256) {
     // SAFETY: the exclusive reference covers the 32 bytes written; no alignment is needed.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// Loads 8 bytes into the lower half.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(crate) fn load_u8x8(from: &[u8; 8]) -> __m128i {
+    // SAFETY: the reference covers the 8 bytes read; the instruction needs no alignment.
+    unsafe { _mm_loadl_epi64(from.as_ptr().cast()) }
 }
 
 /// Loads 16 bytes.

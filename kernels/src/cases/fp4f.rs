@@ -1,0 +1,206 @@
+//! Cases of the FP4_FAST kernels: repack, 4-way dots, matrix units, tiles; all against one
+//! reference.
+
+use super::reference::{self, Fp4fMatrix};
+use super::{
+    Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, i8_bytes, to_f32,
+};
+use crate::KernelError;
+use crate::launch::fp4f::{self, BLOCK_BYTES, Tile32};
+
+/// One matrix and the numbers of activation rows to multiply it with.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    rows: usize,
+    k: usize,
+    cols: &'static [usize],
+    /// Bytes by which the file's blocks miss alignment.
+    skew: usize,
+    /// All valid scale bytes instead of usual ones.
+    wild: bool,
+}
+
+const fn case(rows: usize, k: usize, cols: &'static [usize], skew: usize, wild: bool) -> Case {
+    Case {
+        rows,
+        k,
+        cols,
+        skew,
+        wild,
+    }
+}
+
+const QUICK: &[Case] = &[
+    case(1, 32, &[1, 8, 9], 1, true),
+    case(33, 512, &[1, 2, 3, 4, 5, 6, 7, 8, 9], 3, false),
+    case(95, 544, &[1, 8, 9], 1, true),
+    case(70, 1024, &[1, 8, 9, 16], 0, false),
+    case(130, 1536, &[1, 3, 9], 2, true),
+    case(257, 1056, &[1, 8], 5, false),
+    case(67, 4096, &[1, 8, 9], 7, true),
+    case(37, 8192, &[1, 2, 9], 13, false),
+    case(45, 544, &[256], 1, true),
+    case(150, 1024, &[256, 65], 0, false),
+];
+
+const FULL: &[Case] = &[
+    case(1003, 512, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 256], 1, false),
+    case(517, 1024, &[1, 8, 9, 256, 300], 3, true),
+    case(769, 4096, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 256], 5, false),
+    case(331, 8192, &[1, 8, 9, 256], 7, true),
+    case(4096, 4096, &[1, 8, 9, 256], 0, false),
+    case(1030, 544, &[1, 8, 9, 256], 1, true),
+    case(95, 7168, &[1, 8, 9, 256], 2, false),
+    case(64, 16_384, &[1, 8, 9, 256], 11, true),
+];
+
+/// Random blocks of a matrix, a tenth of them zero.
+#[must_use]
+pub fn random_matrix(rows: usize, k: usize, seed: u64, wild: bool) -> Vec<u8> {
+    let mut noise = Noise::new(seed);
+    let mut raw = vec![0u8; rows * k / 32 * BLOCK_BYTES];
+    for block in raw.chunks_exact_mut(BLOCK_BYTES) {
+        if noise.below(10) == 0 {
+            continue;
+        }
+        let (codes, scale) = block.split_at_mut(16);
+        codes.fill_with(|| noise.below(256) as u8);
+        scale[0] = if wild {
+            noise.below(0x7f) as u8
+        } else {
+            0x20 + noise.below(32) as u8
+        };
+    }
+    raw
+}
+
+/// The bytes of a matrix in tile32 order, as `gpu/fs_fp4.h` describes it.
+#[must_use]
+pub fn packed(w: &Tile32, raw: &[u8]) -> Vec<u8> {
+    let mut out = vec![0u8; w.packed_bytes() as usize];
+    let (codes, scales) = out.split_at_mut(w.code_bytes() as usize);
+    let (blocks, _) = raw.as_chunks::<BLOCK_BYTES>();
+    for (index, block) in blocks.iter().enumerate() {
+        let (row, b) = (index / w.blocks(), index % w.blocks());
+        let (tile, lane) = (row / 32, row % 32);
+        scales[((tile * w.segments() + b / 16) * 32 + lane) * 16 + b % 16] = block[16];
+        for element in 0..32 {
+            let byte = block[element % 16];
+            let code = if element < 16 { byte & 15 } else { byte >> 4 };
+            let unit = ((tile * w.groups() + b / 4) * 4 + element / 8) * 32 + lane;
+            let at = unit * 16 + b % 4 * 4 + element % 8 / 2;
+            codes[at] |= code << (4 * (element % 2));
+        }
+    }
+    out
+}
+
+/// Activation rows with corners in the second and NaN and infinity in the last of several.
+fn activations(cols: usize, k: usize, seed: u64) -> Vec<f32> {
+    let mut x = Noise::new(seed).activations(cols, k);
+    x[..32].fill(1e-39); // a block that quantises to zero
+    if cols > 1 && k >= 512 {
+        let second = &mut x[k..2 * k];
+        second[64..96].fill(0.0);
+        second[96..128].iter_mut().for_each(|v| *v *= 1e-27);
+        let last = &mut x[(cols - 1) * k..];
+        last[200] = if cols.is_multiple_of(2) {
+            f32::NAN
+        } else {
+            0.0
+        };
+        last[300] = if cols.is_multiple_of(3) {
+            f32::INFINITY
+        } else {
+            0.0
+        };
+    }
+    x
+}
+
+/// All kernels on all matrices.
+///
+/// # Errors
+/// A failed launch.
+pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
+    let mut outcomes = Vec::new();
+    let lists: &[&[Case]] = if depth == Depth::Quick {
+        &[QUICK]
+    } else {
+        &[QUICK, FULL]
+    };
+    for case in lists.iter().copied().flatten() {
+        let seed = (case.rows * 100_000 + case.k) as u64;
+        let raw = random_matrix(case.rows, case.k, seed, case.wild);
+        let w = Tile32::new(case.rows, case.k)?;
+        let name = format!("{}x{}", case.rows, case.k);
+        let file = runner.load(&raw, case.skew)?;
+        let weights = runner.poisoned(w.packed_bytes() as usize)?;
+        runner.launch(&fp4f::repack(&w)?, &[file, weights])?;
+        let got = runner.read(weights)?;
+        outcomes.push(compare_bytes(
+            format!("fp4f_repack {name}"),
+            &packed(&w, &raw),
+            &got,
+        ));
+        let matrix = Fp4fMatrix::new(&raw, w.blocks());
+        for cols in case.cols {
+            outcomes.extend(products(runner, &w, &matrix, weights, *cols, seed)?);
+        }
+        runner.reset();
+    }
+    Ok(outcomes)
+}
+
+/// Every kernel that takes `cols` columns.
+fn products<R: Runner>(
+    runner: &mut R,
+    w: &Tile32,
+    matrix: &Fp4fMatrix,
+    weights: R::Buffer,
+    cols: usize,
+    seed: u64,
+) -> Result<Vec<Outcome>, KernelError> {
+    let x = activations(cols, w.k(), seed + cols as u64);
+    let (mut q, mut d) = (vec![0i8; x.len()], vec![0f32; cols * w.blocks()]);
+    reference::quantise(&x, &mut q, &mut d);
+    let want = expected(w, matrix, &q, &d, cols);
+    let inputs = [
+        weights,
+        runner.load(&i8_bytes(&q), 0)?,
+        runner.load(&f32_bytes(&d), 0)?,
+    ];
+    let mut calls = Vec::new();
+    if cols <= 8 {
+        calls.push(fp4f::gemv(w, cols)?);
+    }
+    if cols <= runner.width() {
+        calls.push(fp4f::mma(w, cols, runner.width())?);
+    }
+    for variant in runner.gemms() {
+        calls.push(fp4f::gemm(w, cols, *variant)?);
+    }
+    let mut outcomes = Vec::new();
+    for call in calls {
+        let y = runner.poisoned(want.len() * 4)?;
+        runner.launch(&call, &[inputs[0], inputs[1], inputs[2], y])?;
+        let name = format!("{} {}x{} by {cols}", call.kernel, w.rows(), w.k());
+        outcomes.push(compare_f32(name, &want, &to_f32(&runner.read(y)?)));
+    }
+    Ok(outcomes)
+}
+
+/// The reference's y `[cols][rows]`.
+#[must_use]
+pub fn expected(w: &Tile32, matrix: &Fp4fMatrix, q: &[i8], d: &[f32], cols: usize) -> Vec<f32> {
+    let column = |c: usize| {
+        (
+            &q[c * w.k()..(c + 1) * w.k()],
+            &d[c * w.blocks()..(c + 1) * w.blocks()],
+        )
+    };
+    let parts = (0..cols).map(column);
+    parts
+        .flat_map(|(q, d)| (0..w.rows()).map(move |row| matrix.dot(row, q, d)))
+        .collect()
+}

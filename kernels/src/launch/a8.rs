@@ -1,0 +1,35 @@
+//! Launches of `a8.cu`.
+
+use super::{Arg, Call, bytes, grid_x, int, require};
+use crate::KernelError;
+
+const SOURCE: &str = "a8.cu";
+
+/// `rows` rows of `k` f32 to int8 blocks. Buffers: x `[rows][k]` f32, q `[rows][k]` i8,
+/// d `[rows][k / 32]` f32.
+///
+/// # Errors
+/// `Shape`: k is not a positive multiple of 32, no rows, or too many blocks.
+pub fn quantise(rows: usize, k: usize) -> Result<Call, KernelError> {
+    const NAME: &str = "a8_quantise";
+    require(
+        NAME,
+        "k",
+        "a positive multiple of 32",
+        k,
+        k > 0 && k.is_multiple_of(32),
+    )?;
+    let blocks = bytes(NAME, &[rows, k / 32])?;
+    let count = int(
+        NAME,
+        "blocks",
+        usize::try_from(blocks).unwrap_or(usize::MAX),
+    )?;
+    Ok(
+        Call::new(SOURCE, NAME, [grid_x(NAME, blocks.div_ceil(8))?, 1, 1], 256)
+            .arg(Arg::Read(bytes(NAME, &[rows, k, 4])?))
+            .arg(Arg::Write(bytes(NAME, &[rows, k])?))
+            .arg(Arg::Write(bytes(NAME, &[rows, k / 32, 4])?))
+            .arg(Arg::I32(count)),
+    )
+}
