@@ -6,6 +6,7 @@
 
 pub mod convert;
 mod error;
+pub mod eval;
 pub mod importance;
 mod progress;
 pub mod quantize;
