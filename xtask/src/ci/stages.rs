@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::counts::Counts;
+use crate::failure::Failure;
 use crate::sh;
 use crate::workspace::Workspace;
 
@@ -17,7 +18,8 @@ pub(crate) enum Work {
     Check(fn(&Workspace) -> Report),
 }
 
-/// Outcome of a check of this tool.
+/// Outcome of a stage.
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) ok: bool,
     pub(crate) counts: Counts,
@@ -25,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) text: String,
     /// One line for the table.
     pub(crate) note: String,
+    /// Slow tests: seconds and name.
+    pub(crate) slow: Vec<(f64, String)>,
 }
 
 /// A row of the table.
@@ -142,64 +146,31 @@ fn always(_: &Workspace) -> Result<(), String> {
 }
 
 fn tidy(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::tidy::examine(workspace) {
-        Ok(o) => Report {
-            ok: o.findings.is_empty(),
-            counts,
-            text: o.findings.join("\n"),
-            note: format!(
-                "{}, {} unsafe, {} findings",
-                o.note,
-                o.unsafety.values().sum::<usize>(),
-                o.findings.len()
-            ),
-        },
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
-    }
+    checked(crate::tidy::examine(workspace).map(|o| {
+        let count: usize = o.unsafety.values().sum();
+        let note = format!("{}, {count} unsafe, {} findings", o.note, o.findings.len());
+        (o.findings, note)
+    }))
 }
 
 fn vectors(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::vectors::examine(workspace) {
-        Ok((findings, note)) => Report {
-            ok: findings.is_empty(),
-            counts,
-            text: findings.join("\n"),
-            note,
-        },
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
-    }
+    checked(crate::vectors::examine(workspace))
 }
 
 fn kernels(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::kernels::build(workspace) {
-        Ok(built) => {
-            let said = [built.errors, built.differences].concat();
-            Report {
-                ok: said.is_empty(),
-                counts,
-                text: said.join("\n"),
-                note: built.note,
-            }
-        }
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
+    let built = crate::kernels::build(workspace);
+    checked(built.map(|b| ([b.errors, b.differences].concat(), b.note)))
+}
+
+/// A check of this tool as a report: what it objects to, and its note.
+fn checked(outcome: Result<(Vec<String>, String), Failure>) -> Report {
+    let (said, note) = outcome.unwrap_or_else(|e| (vec![e.to_string()], String::new()));
+    let text = said.join("\n");
+    Report {
+        ok: said.is_empty(),
+        text,
+        note,
+        ..Report::default()
     }
 }
 
