@@ -10,6 +10,9 @@ use crate::failure::Failure;
 use crate::sh;
 use crate::workspace::Workspace;
 
+/// The feature of `ggml-sys` that compiles ggml; crates above it call theirs `ggml`.
+const GGML_BUILD: &str = "build";
+
 /// What a stage does.
 pub(crate) enum Work {
     /// Commands, all of which must end with status 0. Test summaries in their output are counted.
@@ -108,7 +111,7 @@ pub(crate) const STAGES: &[Stage] = &[
                 Err("no C++ compiler (c++)".to_owned())
             }
         },
-        work: Work::Commands(|w| vec![feature_tests(w, "host-exec")]),
+        work: Work::Commands(|w| vec![feature_tests(w, &["host-exec"])]),
     },
     Stage {
         name: "kernels",
@@ -120,14 +123,14 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "ggml",
         what: "other GGUF types and the ggml oracle",
         available: |w| {
-            some_crate_has(w, &["ggml"])?;
+            some_crate_has(w, &["ggml", GGML_BUILD])?;
             if libclang() {
                 Ok(())
             } else {
                 Err("no libclang for bindgen".to_owned())
             }
         },
-        work: Work::Commands(|w| vec![feature_tests(w, "ggml")]),
+        work: Work::Commands(|w| vec![feature_tests(w, &["ggml", GGML_BUILD])]),
     },
     Stage {
         name: "docs",
@@ -197,12 +200,19 @@ fn features(workspace: &Workspace, names: &[&str]) -> String {
         .join(",")
 }
 
-fn feature_tests(workspace: &Workspace, feature: &str) -> Command {
-    let list = features(workspace, &[feature]);
+/// Tests of the crates that have one of the features, with these features.
+fn feature_tests(workspace: &Workspace, names: &[&str]) -> Command {
+    let list = features(workspace, names);
     let mut args = vec!["--features", list.as_str()];
-    for name in workspace.with_feature(feature) {
-        args.extend(["--package", name]);
-    }
+    let mut packages: Vec<&str> = names
+        .iter()
+        .flat_map(|f| workspace.with_feature(f))
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+        .iter()
+        .for_each(|name| args.extend(["--package", name]));
     tests(&args)
 }
 
@@ -290,7 +300,7 @@ mod tests {
 
     #[test]
     fn feature_tests_select_their_packages() {
-        let command = feature_tests(&workspace(), "ggml");
+        let command = feature_tests(&workspace(), &["ggml"]);
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         let tail = &args[args.len() - 4..];
         assert_eq!(tail, ["--features", "a/ggml", "--package", "a"]);
