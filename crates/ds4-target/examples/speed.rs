@@ -11,7 +11,14 @@ use engine_core::{Out, SamplePlan, Span, Tap, Target, Want};
 
 fn span(seq: engine_core::SeqId, pos: u32, len: usize) -> Span {
     let want = Want::Ids(Arc::new(SamplePlan::greedy()));
-    Span { seq, pos, range: 0..len, out: Out::Last, want, tap: Tap::default() }
+    Span {
+        seq,
+        pos,
+        range: 0..len,
+        out: Out::Last,
+        want,
+        tap: Tap::default(),
+    }
 }
 
 fn main() {
@@ -20,16 +27,24 @@ fn main() {
     let (threads, prompt, generate) = (number(2, 2), number(3, 512), number(4, 128));
     let file = gguf::Gguf::open(&args[1], &gguf::OpenOptions::default()).unwrap();
     let model = Arc::new(Model::load(&GgufSource::new(file)).unwrap());
-    let options = Options { n_ctx: prompt + generate + 8, threads, ..Options::default() };
+    let options = Options {
+        n_ctx: prompt + generate + 8,
+        threads,
+        ..Options::default()
+    };
     let mut t = CpuTarget::new(model, options).unwrap();
-    let tokens: Vec<u32> = (0..prompt as u32).map(|i| (i * 7919 + 13) % t.info().n_vocab as u32).collect();
+    let tokens: Vec<u32> = (0..prompt as u32)
+        .map(|i| (i * 7919 + 13) % t.info().n_vocab as u32)
+        .collect();
     let (mut prefill, mut decode) = (vec![], vec![]);
     for _ in 0..7 {
         let seq = t.open().unwrap();
         let start = Instant::now();
         let mut next = 0;
         for (i, part) in tokens.chunks(512).enumerate() {
-            let ticket = t.submit(part, &[span(seq, (i * 512) as u32, part.len())]).unwrap();
+            let ticket = t
+                .submit(part, &[span(seq, (i * 512) as u32, part.len())])
+                .unwrap();
             next = t.wait(ticket, None).unwrap().ids[0];
             t.commit(seq, (i * 512 + part.len()) as u32);
         }
