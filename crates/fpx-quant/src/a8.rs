@@ -185,7 +185,7 @@ impl A8Writer<'_> {
         let (x, _) = x.as_chunks::<BLOCK>();
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => crate::rows::simd::quantize_avx2(x, &mut self.out),
+            Isa::Avx2 | Isa::Avx512 => crate::rows::x86::quantize_avx2(x, &mut self.out),
             _ => quantize_blocks(x, &mut self.out),
         }
     }
