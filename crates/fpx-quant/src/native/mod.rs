@@ -136,6 +136,3 @@ pub fn encode(format: Format, x: &[f32], out: &mut [u8]) {
 fn f16_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
-
-#[cfg(test)]
-mod tests;
