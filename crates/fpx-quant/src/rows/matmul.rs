@@ -6,6 +6,8 @@ use crate::a8::A8Rows;
 use crate::rows::generic;
 use crate::rows::isa::Isa;
 use crate::rows::matrix::Matrix;
+#[cfg(target_arch = "aarch64")]
+use crate::rows::neon;
 use crate::rows::out::Out;
 use crate::rows::term::Term;
 #[cfg(target_arch = "x86_64")]
@@ -42,6 +44,7 @@ pub fn matmul_a8_on(
     let Some(term) = Term::of(w.format()) else {
         panic!("{}: no integer product", w.format())
     };
+    isa.require();
     check(w, &rows, x.k(), x.n(), &cols, out);
     let w = w.slice(rows);
     match isa {
@@ -50,6 +53,8 @@ pub fn matmul_a8_on(
         Isa::Avx2 => x86::matmul_a8_avx2(&w, x, cols, out),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => x86::matmul_a8_avx512(&w, x, cols, out),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => neon::matmul_a8(term, &w, x, cols, out),
         _ => generic::matmul_a8(term, &w, x, cols, out),
     }
 }
@@ -83,6 +88,7 @@ pub fn matmul_f32_on(
     out: &mut Out<'_>,
 ) {
     assert!(w.format().is_float(), "{}: not a float matrix", w.format());
+    isa.require();
     if w.k() == 0 {
         check(w, &rows, 0, cols.end, &cols, out);
         return fill_zero(out);

@@ -44,6 +44,8 @@ mod generic;
 mod isa;
 mod matmul;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod out;
 mod reference;
 mod term;
