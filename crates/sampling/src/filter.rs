@@ -5,7 +5,16 @@
 use std::cmp::Ordering;
 
 use engine_core::TokenId;
-use engine_core::math::{exp, ln};
+
+use crate::wide;
+
+/// A row of values, the largest of them, and their weights.
+pub(crate) struct Weighed<'a> {
+    pub(crate) row: &'a [f32],
+    pub(crate) largest: f32,
+    /// `[n]`; set for the kept tokens at least.
+    pub(crate) weights: &'a mut [f32],
+}
 
 /// The order of rank: first is best. Values are not NaN.
 fn rank(row: &[f32], a: TokenId, b: TokenId) -> Ordering {
@@ -13,22 +22,17 @@ fn rank(row: &[f32], a: TokenId, b: TokenId) -> Ordering {
     y.partial_cmp(&x).unwrap_or(Ordering::Equal).then(a.cmp(&b))
 }
 
-/// The weight of a value: 1 for the largest, even an infinite one.
-fn weight(value: f32, largest: f32) -> f32 {
-    if value == largest {
-        1.0
-    } else {
-        exp(value - largest)
-    }
-}
-
 /// A weight in units of 2^-40, rounded down.
-fn units(value: f32, largest: f32) -> u64 {
-    (weight(value, largest) * 1_099_511_627_776.0) as u64
+fn units(weight: f32) -> u64 {
+    (weight * 1_099_511_627_776.0) as u64
 }
 
-/// Values further below the largest than this weigh less than 2^-40.
-const WEIGHTLESS: f32 = -27.8;
+/// One unit.
+const UNIT: f32 = 9.094_947e-13;
+
+/// Steps of a quarter below the largest value; the last holds all that is further down. Weightless
+/// values stand beyond: exp(-27.8) is below a unit.
+const STEPS: usize = 113;
 
 /// Fills `kept` with the `k` best tokens.
 pub(crate) fn top_k(row: &[f32], k: usize, kept: &mut Vec<TokenId>) {
@@ -57,53 +61,88 @@ fn keep_best(row: &[f32], k: usize, kept: &mut Vec<TokenId>) {
     }
 }
 
-/// Fills `kept` with all tokens that later filters might keep: those with a weight at all, for
-/// top-p; those near enough to the largest, for min-p.
-pub(crate) fn candidates(row: &[f32], largest: f32, min_p: f32, kept: &mut Vec<TokenId>) {
-    let floor = if min_p > 0.0 {
-        ln(min_p) - 0.1
-    } else {
-        WEIGHTLESS
-    };
-    kept.clear();
-    for (id, value) in (0u32..).zip(row) {
-        // The largest may be infinite, where the difference is NaN.
-        if *value - largest >= floor || *value == largest {
-            kept.push(id);
+impl Weighed<'_> {
+    /// Weighs `kept`.
+    pub(crate) fn weigh(&mut self, kept: &[TokenId]) {
+        for id in kept {
+            let value = self.row[*id as usize];
+            self.weights[*id as usize] = wide::weight(value, self.largest);
         }
     }
-}
 
-/// Keeps tokens whose weight is at least `min_p` times the largest weight, which is 1.
-pub(crate) fn min_p(row: &[f32], largest: f32, min_p: f32, kept: &mut Vec<TokenId>) {
-    kept.retain(|id| weight(row[*id as usize], largest) >= min_p);
-}
-
-/// Keeps the shortest run of best tokens whose weights reach `top_p` of all kept weights.
-pub(crate) fn top_p(row: &[f32], largest: f32, top_p: f32, kept: &mut Vec<TokenId>) {
-    let total: u64 = kept
-        .iter()
-        .map(|id| units(row[*id as usize], largest))
-        .sum();
-    let target = share(total, top_p);
-    let (mut ranked, mut sum, mut step) = (0, 0, 64);
-    while ranked < kept.len() {
-        // Ranks only as far as needed, in growing steps.
-        let rest = &mut kept[ranked..];
-        let n = step.min(rest.len());
-        if n < rest.len() {
-            rest.select_nth_unstable_by(n, |a, b| rank(row, *a, *b));
-        }
-        rest[..n].sort_unstable_by(|a, b| rank(row, *a, *b));
-        for id in &rest[..n] {
-            sum += units(row[*id as usize], largest);
-            ranked += 1;
-            if sum >= target {
-                kept.truncate(ranked);
-                return;
+    /// Weighs all, and fills `kept` with those that weigh at least `floor`, or one unit.
+    pub(crate) fn weigh_all(&mut self, floor: f32, kept: &mut Vec<TokenId>) {
+        wide::weights(self.row, self.largest, self.weights);
+        let floor = if floor > 0.0 { floor } else { UNIT };
+        kept.clear();
+        for (id, weight) in (0u32..).zip(self.weights.iter()) {
+            if *weight >= floor {
+                kept.push(id);
             }
         }
-        step *= 4;
+    }
+
+    /// Keeps tokens whose weight is at least `min_p` times the largest weight, which is 1.
+    pub(crate) fn min_p(&self, min_p: f32, kept: &mut Vec<TokenId>) {
+        kept.retain(|id| self.weights[*id as usize] >= min_p);
+    }
+
+    /// Keeps the shortest run of best tokens whose weights reach `top_p` of all kept weights.
+    ///
+    /// Sums by steps of value first, so that only the step in which the share is reached needs to
+    /// be ranked.
+    pub(crate) fn top_p(&self, top_p: f32, kept: &mut Vec<TokenId>) {
+        let mut sums = [0u64; STEPS];
+        for id in kept.iter() {
+            sums[self.step(*id)] += units(self.weights[*id as usize]);
+        }
+        let target = share(sums.iter().sum(), top_p);
+        let (mut reached, mut last) = (0, 0);
+        while reached + sums[last] < target && last + 1 < STEPS {
+            reached += sums[last];
+            last += 1;
+        }
+        kept.retain(|id| self.step(*id) <= last);
+        let mut above = 0;
+        for at in 0..kept.len() {
+            if self.step(kept[at]) < last {
+                kept.swap(above, at);
+                above += 1;
+            }
+        }
+        let needed = self.needed(&mut kept[above..], target - reached);
+        kept.truncate(above + needed);
+    }
+
+    fn step(&self, id: TokenId) -> usize {
+        let value = self.row[id as usize];
+        if value == self.largest {
+            return 0;
+        }
+        (((self.largest - value) * 4.0) as usize).min(STEPS - 1)
+    }
+
+    /// Ranks tokens from the front until their weights reach `target`; returns how many it took.
+    fn needed(&self, tokens: &mut [TokenId], target: u64) -> usize {
+        let order = |a: &TokenId, b: &TokenId| rank(self.row, *a, *b);
+        let (mut ranked, mut sum, mut chunk) = (0, 0, 64);
+        while ranked < tokens.len() {
+            let rest = &mut tokens[ranked..];
+            let n = chunk.min(rest.len());
+            if n < rest.len() {
+                rest.select_nth_unstable_by(n, order);
+            }
+            rest[..n].sort_unstable_by(order);
+            for id in &rest[..n] {
+                sum += units(self.weights[*id as usize]);
+                ranked += 1;
+                if sum >= target {
+                    return ranked;
+                }
+            }
+            chunk *= 4;
+        }
+        ranked
     }
 }
 
@@ -151,12 +190,24 @@ mod tests {
         weights.iter().map(|w| w.ln() as f32).collect()
     }
 
-    fn run_top_p(row: &[f32], p: f32) -> Vec<TokenId> {
+    fn run(row: &[f32], change: impl FnOnce(&mut Weighed<'_>, &mut Vec<TokenId>)) -> Vec<TokenId> {
         let largest = row.iter().copied().fold(-INF, f32::max);
-        let mut kept = Vec::new();
-        candidates(row, largest, 0.0, &mut kept);
-        top_p(row, largest, p, &mut kept);
+        let mut weights = vec![NAN; row.len()];
+        let mut kept = vec![99];
+        let mut weighed = Weighed {
+            row,
+            largest,
+            weights: &mut weights,
+        };
+        change(&mut weighed, &mut kept);
         sorted(kept)
+    }
+
+    fn run_top_p(row: &[f32], p: f32) -> Vec<TokenId> {
+        run(row, |weighed, kept| {
+            weighed.weigh_all(0.0, kept);
+            weighed.top_p(p, kept);
+        })
     }
 
     #[test]
@@ -201,10 +252,14 @@ mod tests {
     fn min_p_compares_weights() {
         let row = row_of(&[0.5, 0.25, 0.126, 0.124, 0.01]);
         let run = |p: f32| {
-            let mut kept = Vec::new();
-            candidates(&row, row[0], p, &mut kept);
-            min_p(&row, row[0], p, &mut kept);
-            kept
+            let all = run(&row, |weighed, kept| weighed.weigh_all(p, kept));
+            let some = run(&row, |weighed, kept| {
+                *kept = (0..5).collect();
+                weighed.weigh(kept);
+                weighed.min_p(p, kept);
+            });
+            assert_eq!(all, some);
+            some
         };
         assert_eq!(run(1.0), [0]);
         assert_eq!(run(0.25), [0, 1, 2]);

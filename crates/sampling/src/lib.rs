@@ -5,8 +5,6 @@
 //! drafting nor of the order in which tokens are looked at (`docs/adr/0007-keyed-noise.md`), so that
 //! a device kernel gives the same token. Must not know: models, devices, text, requests. No I/O.
 
-#![forbid(unsafe_code)]
-
 mod adjust;
 pub mod error;
 mod filter;
@@ -14,6 +12,7 @@ pub mod logprob;
 pub mod noise;
 pub mod plan;
 mod sampler;
+mod wide;
 
 pub use error::SampleError;
 pub use logprob::{Logprobs, log_sum_exp};

@@ -1,7 +1,9 @@
 //! Log-probabilities of a row as it is, before any plan.
 
 use engine_core::TokenId;
-use engine_core::math::{LANES, SEGMENT, exp, fold_lanes, ln, row_total};
+use engine_core::math::ln;
+
+use crate::wide::sum_weights;
 
 /// The log-softmax of a row. NaN logits have probability 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,19 +20,9 @@ impl Logprobs {
     #[must_use]
     pub fn of(row: &[f32]) -> Option<Self> {
         let largest = row[crate::argmax(row)? as usize];
-        let mut sum = 0.0;
-        for (index, segment) in row.chunks(SEGMENT).enumerate() {
-            let mut lanes = [0f32; LANES];
-            for stripe in segment.chunks(LANES) {
-                for (lane, logit) in lanes.iter_mut().zip(stripe) {
-                    *lane += share(*logit, largest);
-                }
-            }
-            sum = row_total(index == 0, sum, fold_lanes(lanes));
-        }
         Some(Self {
             largest,
-            log_sum: ln(sum),
+            log_sum: ln(sum_weights(row, largest)),
         })
     }
 
@@ -64,16 +56,6 @@ impl Logprobs {
         for (_, logit) in out {
             *logit = self.at(*logit);
         }
-    }
-}
-
-fn share(logit: f32, largest: f32) -> f32 {
-    if logit == largest {
-        1.0
-    } else if logit.is_nan() {
-        0.0
-    } else {
-        exp(logit - largest)
     }
 }
 

@@ -4,7 +4,7 @@ use engine_core::{Pos, SamplePlan, TokenId};
 
 use crate::adjust::{Counts, adjust};
 use crate::error::SampleError;
-use crate::filter;
+use crate::filter::{self, Weighed};
 use crate::noise::{GUMBEL_MAX, NoiseKey, gumbel, gumbel_bound};
 
 /// The largest value's index, the lowest of equal ones; -0 and +0 are equal, NaN is below
@@ -26,16 +26,18 @@ pub fn argmax(row: &[f32]) -> Option<TokenId> {
 #[derive(Clone, Debug)]
 pub struct Sampler {
     row: Vec<f32>,
+    weights: Vec<f32>,
     kept: Vec<TokenId>,
     counts: Counts,
 }
 
 impl Sampler {
-    /// Buffers for rows of `n_vocab` logits: 12 bytes each.
+    /// Buffers for rows of `n_vocab` logits: 16 bytes each.
     #[must_use]
     pub fn new(n_vocab: usize) -> Self {
         Self {
             row: Vec::with_capacity(n_vocab),
+            weights: vec![0.0; n_vocab],
             kept: Vec::with_capacity(n_vocab),
             counts: Counts::new(n_vocab),
         }
@@ -73,77 +75,64 @@ impl Sampler {
         }
         let key = NoiseKey::of(plan, pos);
         Ok(if self.filter(plan, best) {
-            draw_kept(&self.row, &self.kept, key, best)
+            draw(&self.row, self.kept.iter().copied(), key, best)
         } else {
-            draw_all(&self.row, key, best)
+            draw(&self.row, 0..self.row.len() as TokenId, key, best)
         })
     }
 
     /// Fills `kept`; `false` if the plan has no filter.
     fn filter(&mut self, plan: &SamplePlan, best: TokenId) -> bool {
-        let (row, kept) = (&self.row, &mut self.kept);
-        let largest = row[best as usize];
+        let kept = &mut self.kept;
+        let mut weighed = Weighed {
+            row: &self.row,
+            largest: self.row[best as usize],
+            weights: &mut self.weights,
+        };
         let (k, by_min, by_top) = (plan.top_k as usize, plan.min_p > 0.0, plan.top_p < 1.0);
-        let by_k = k > 0 && k < row.len();
+        let by_k = k > 0 && k < self.row.len();
         if by_k {
-            filter::top_k(row, k, kept);
+            filter::top_k(&self.row, k, kept);
+            weighed.weigh(kept);
+            if by_min {
+                weighed.min_p(plan.min_p, kept);
+            }
         } else if by_min || by_top {
-            filter::candidates(row, largest, plan.min_p, kept);
-        }
-        if by_min {
-            filter::min_p(row, largest, plan.min_p, kept);
+            weighed.weigh_all(plan.min_p, kept);
         }
         if by_top {
-            filter::top_p(row, largest, plan.top_p, kept);
+            weighed.top_p(plan.top_p, kept);
         }
         by_k || by_min || by_top
     }
 }
 
-/// The best (value + noise, then lowest id) so far.
-struct Best {
-    score: f32,
-    id: TokenId,
-}
-
-impl Best {
-    fn offer(&mut self, score: f32, id: TokenId) {
-        if score > self.score || (score == self.score && id < self.id) {
-            *self = Self { score, id };
-        }
-    }
-}
-
-fn draw_kept(row: &[f32], kept: &[TokenId], key: NoiseKey, first: TokenId) -> TokenId {
-    let start = row[first as usize] + key.gumbel(first);
-    let mut best = Best {
-        score: start,
-        id: first,
-    };
-    for &id in kept {
-        best.offer(row[id as usize] + key.gumbel(id), id);
-    }
-    best.id
-}
-
+/// The token with the largest sum of value and noise, the lowest of equal sums. `first`: one of
+/// them, likely to win.
+///
 /// Skips tokens that cannot win: rounding is monotone, so that a sum with an upper bound of the
 /// noise bounds the sum with the noise.
-fn draw_all(row: &[f32], key: NoiseKey, first: TokenId) -> TokenId {
-    let start = row[first as usize] + key.gumbel(first);
-    let mut best = Best {
-        score: start,
-        id: first,
-    };
-    for (id, value) in (0u32..).zip(row) {
+fn draw(
+    row: &[f32],
+    tokens: impl Iterator<Item = TokenId>,
+    key: NoiseKey,
+    first: TokenId,
+) -> TokenId {
+    let (mut best, mut found) = (row[first as usize] + key.gumbel(first), first);
+    for id in tokens {
+        let value = row[id as usize];
         // NaN fails every comparison.
-        if value + GUMBEL_MAX >= best.score {
+        if value + GUMBEL_MAX >= best {
             let bits = key.bits(id);
-            if value + gumbel_bound(bits) >= best.score {
-                best.offer(value + gumbel(bits), id);
+            if value + gumbel_bound(bits) >= best {
+                let score = value + gumbel(bits);
+                if score > best || (score == best && id < found) {
+                    (best, found) = (score, id);
+                }
             }
         }
     }
-    best.id
+    found
 }
 
 #[cfg(test)]

@@ -336,6 +336,17 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300_000))]
+
+    #[test]
+    #[ignore = "soak: minutes of random rows"]
+    fn soak_every_order_of_evaluation_draws_the_same(row in rows(), plan in plans(), pos in any::<u32>(), shuffle in any::<u64>()) {
+        let got = Sampler::new(row.len()).draw(&plan, &row, pos, &[]).ok();
+        prop_assert_eq!(got, plainly(&plan, &row, pos, shuffle));
+    }
+}
+
 #[test]
 fn wide_rows_agree_with_the_plain_chain() {
     let n = 129_280u32;

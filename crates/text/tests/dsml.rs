@@ -5,7 +5,9 @@
 
 mod common;
 
-use common::answers::{CALLS, D, Feed, Fixture, Setting};
+use common::answers::{
+    CALLS, D, Feed, Fixture, Setting, assert_cut_invariant, block, invoke, param,
+};
 use text::dsml::{AnswerParser, End, Event, Finish, Phase};
 
 const THINKS: Setting = Setting {
@@ -16,24 +18,6 @@ const CUT: Setting = Setting {
     end: End::Cut,
     ..CALLS
 };
-
-fn param(name: &str, is_text: bool, value: &str) -> String {
-    format!("<{D}parameter name=\"{name}\" string=\"{is_text}\">{value}</{D}parameter>")
-}
-
-fn invoke(name: &str, params: &[String]) -> String {
-    format!(
-        "<{D}invoke name=\"{name}\">\n{}\n</{D}invoke>",
-        params.join("\n")
-    )
-}
-
-fn block(invokes: &[String]) -> String {
-    format!(
-        "\n\n<{D}tool_calls>\n{}\n</{D}tool_calls>",
-        invokes.join("\n")
-    )
-}
 
 fn weather() -> String {
     let first = invoke(
@@ -118,42 +102,6 @@ fn plain_answers_pass_unchanged() {
     }
 }
 
-/// Every way to cut the ordinary bytes of an answer in two (also within a character).
-fn cuts(feed: &[Feed]) -> Vec<Vec<Feed>> {
-    let mut out = Vec::new();
-    for (index, item) in feed.iter().enumerate() {
-        let Feed::Bytes(bytes) = item else { continue };
-        for at in 0..=bytes.len() {
-            let mut cut = feed[..index].to_vec();
-            cut.push(Feed::Bytes(bytes[..at].to_vec()));
-            cut.push(Feed::Bytes(bytes[at..].to_vec()));
-            cut.extend_from_slice(&feed[index + 1..]);
-            out.push(cut);
-        }
-    }
-    out
-}
-
-fn single_bytes(feed: &[Feed]) -> Vec<Feed> {
-    let mut out = Vec::new();
-    for item in feed {
-        match item {
-            Feed::Bytes(bytes) => out.extend(bytes.iter().map(|b| Feed::Bytes(vec![*b]))),
-            token => out.push(token.clone()),
-        }
-    }
-    out
-}
-
-/// A16: all cuts, and one byte at a time, give the events of the whole.
-fn assert_cut_invariant(f: &Fixture, feed: &[Feed], setting: Setting) {
-    let want = f.parse(feed, setting);
-    for cut in cuts(feed) {
-        assert_eq!(f.parse(&cut, setting), want, "{cut:?}");
-    }
-    assert_eq!(f.parse(&single_bytes(feed), setting), want);
-}
-
 #[test]
 fn a16_every_cut_gives_the_same_events() {
     let f = Fixture::new();
@@ -210,124 +158,6 @@ fn a18_commit_width_changes_nothing() {
         2,
         "markup while thinking is no call, after it is"
     );
-}
-
-/// A15: the grid of shapes. No markup in the text, every well-formed call is there.
-#[test]
-fn a15_every_shape_gives_its_calls_and_leaks_nothing() {
-    let f = Fixture::new();
-    let mut shapes = 0;
-    for wrapper in ["", "tool_calls", "function_calls"] {
-        for terminated in [true, false] {
-            for count in 1..=3 {
-                for prose in 0..8u32 {
-                    for form in 0..4 {
-                        check_shape(&f, wrapper, terminated, count, prose, form);
-                        shapes += 1;
-                    }
-                }
-            }
-        }
-    }
-    assert_eq!(shapes, 576);
-}
-
-fn check_shape(f: &Fixture, wrapper: &str, terminated: bool, count: usize, prose: u32, form: u32) {
-    let say = |bit: u32, text: &str| {
-        if prose & bit > 0 {
-            text.to_owned()
-        } else {
-            String::new()
-        }
-    };
-    let (params, args) = match form {
-        0 => (param("a", true, "x"), r#"{"a": "x"}"#),
-        1 => (
-            format!("<{D}parameter name=\"a\" string=\"true\"/>"),
-            r#"{"a": ""}"#,
-        ),
-        2 => (
-            format!("<{D}parameter name=\"a\" string=\"true\">x"),
-            r#"{"a": "x"}"#,
-        ),
-        _ => (
-            format!(
-                "<{D}parameter name=\"a\" string=\"false\">[1]\n<{D}parameter name=\"b\" string=\"true\">y"
-            ),
-            r#"{"a": [1], "b": "y"}"#,
-        ),
-    };
-    let mut answer = say(1, "Before.") + "\n\n";
-    if !wrapper.is_empty() {
-        answer += &format!("<{D}{wrapper}>\n");
-    }
-    let calls = vec![invoke("f", &[params]); count];
-    answer += &calls.join(&format!("\n{}\n", say(2, "Between.")));
-    if terminated && !wrapper.is_empty() {
-        answer += &format!("\n</{D}{wrapper}>");
-    }
-    answer += &say(4, "\nAfter.");
-    let feed = f.pieces(&answer);
-    let got = f.parse(&feed, CALLS);
-    assert_eq!(got.calls(), vec![("f", args, true); count], "{answer}");
-    let content: String = got.answer.content.split_whitespace().collect();
-    let between = say(2, "Between.").repeat(count - 1);
-    assert_eq!(
-        content,
-        say(1, "Before.") + &between + &say(4, "After."),
-        "{answer}"
-    );
-    assert_eq!(got.answer.content, got.answer.content.trim(), "{answer}");
-    assert_eq!(got.summary.finish, Finish::ToolCalls);
-    assert_eq!(f.parse(&single_bytes(&feed), CALLS), got);
-}
-
-#[test]
-fn a15_one_malformed_sibling_does_not_hide_the_others() {
-    let f = Fixture::new();
-    let good = invoke("f", &[param("a", true, "x")]);
-    let bad = [
-        format!(
-            "<{D}invoke xname=\"f\">\n{}\n</{D}invoke>",
-            param("a", true, "x")
-        ),
-        format!(
-            "<{D}invoke name=f>\n{}\n</{D}invoke>",
-            param("a", true, "x")
-        ),
-        format!("<{D}invoke>\n</{D}invoke>"),
-        format!(
-            "<{D}invoke name=\"g\">\nprose\n{}\n</{D}invoke>",
-            param("a", true, "x")
-        ),
-        format!(
-            "<{D}invoke name=\"g\"\n{}\n</{D}invoke>",
-            param("a", true, "x")
-        ),
-        format!(
-            "<{D}invoke name=\"g\">\n<{D}parameter xname=\"a\" string=\"true\">x</{D}parameter>\n</{D}invoke>"
-        ),
-        format!(
-            "<{D}invoke name=\"g\">\n<{D}parameter name=\"a\" string=\"yes\">x</{D}parameter>\n</{D}invoke>"
-        ),
-        param("orphan", true, "x"),
-        format!("<{D}invoke name=\"unterminated\">\n"),
-        format!("{D}{D}<{D}nonsense a=\"b\"></{D}nonsense>"),
-    ];
-    for bad in bad {
-        for order in [
-            [&good, &bad, &good],
-            [&bad, &good, &good],
-            [&good, &good, &bad],
-        ] {
-            let answer = block(&order.map(Clone::clone));
-            let got = f.read(&answer, CALLS);
-            assert_eq!(got.calls(), [("f", r#"{"a": "x"}"#, true); 2], "{answer}");
-            assert_eq!(got.answer.content, "", "{answer}");
-            assert!(got.summary.malformed > 0, "{answer}");
-            assert_cut_invariant(&f, &f.pieces(&answer), CALLS);
-        }
-    }
 }
 
 /// A14: a wrong parameter after a right one: the call was begun and must not be run.

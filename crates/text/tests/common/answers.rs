@@ -185,3 +185,57 @@ fn check(events: &[Event], answer: &Answer, summary: &Summary) {
     assert_eq!(summary.complete + summary.incomplete, answer.calls.len());
     assert!(summary.repaired <= summary.complete);
 }
+
+pub(crate) fn param(name: &str, is_text: bool, value: &str) -> String {
+    format!("<{D}parameter name=\"{name}\" string=\"{is_text}\">{value}</{D}parameter>")
+}
+
+pub(crate) fn invoke(name: &str, params: &[String]) -> String {
+    format!(
+        "<{D}invoke name=\"{name}\">\n{}\n</{D}invoke>",
+        params.join("\n")
+    )
+}
+
+pub(crate) fn block(invokes: &[String]) -> String {
+    format!(
+        "\n\n<{D}tool_calls>\n{}\n</{D}tool_calls>",
+        invokes.join("\n")
+    )
+}
+
+/// Every way to cut the ordinary bytes of an answer in two (also within a character).
+fn cuts(feed: &[Feed]) -> Vec<Vec<Feed>> {
+    let mut out = Vec::new();
+    for (index, item) in feed.iter().enumerate() {
+        let Feed::Bytes(bytes) = item else { continue };
+        for at in 0..=bytes.len() {
+            let mut cut = feed[..index].to_vec();
+            cut.push(Feed::Bytes(bytes[..at].to_vec()));
+            cut.push(Feed::Bytes(bytes[at..].to_vec()));
+            cut.extend_from_slice(&feed[index + 1..]);
+            out.push(cut);
+        }
+    }
+    out
+}
+
+pub(crate) fn single_bytes(feed: &[Feed]) -> Vec<Feed> {
+    let mut out = Vec::new();
+    for item in feed {
+        match item {
+            Feed::Bytes(bytes) => out.extend(bytes.iter().map(|b| Feed::Bytes(vec![*b]))),
+            token => out.push(token.clone()),
+        }
+    }
+    out
+}
+
+/// A16: all cuts, and one byte at a time, give the events of the whole.
+pub(crate) fn assert_cut_invariant(f: &Fixture, feed: &[Feed], setting: Setting) {
+    let want = f.parse(feed, setting);
+    for cut in cuts(feed) {
+        assert_eq!(f.parse(&cut, setting), want, "{cut:?}");
+    }
+    assert_eq!(f.parse(&single_bytes(feed), setting), want);
+}
