@@ -76,7 +76,10 @@ impl Outcome {
     /// Drawn tokens per second after the first; `None` for fewer than two.
     #[must_use]
     pub fn decode_rate(&self) -> Option<f64> {
-        rate(self.usage.completion_tokens.checked_sub(1)?, self.usage.decode)
+        rate(
+            self.usage.completion_tokens.checked_sub(1)?,
+            self.usage.decode,
+        )
     }
 
     /// Computed prompt tokens per second, the first drawn token included.

@@ -333,10 +333,11 @@ impl Engine {
     /// `Refused`.
     pub fn answer(&self, prompt: Prepared, generate: &Generate) -> Result<AnswerStream, Error> {
         let (sender, events) = mpsc::channel();
-        let handle = self.start_answer(prompt, generate, move |event| match sender.send(event) {
-            Ok(()) => Flow::Continue,
-            Err(_) => Flow::Cancel,
-        })?;
+        let handle =
+            self.start_answer(prompt, generate, move |event| match sender.send(event) {
+                Ok(()) => Flow::Continue,
+                Err(_) => Flow::Cancel,
+            })?;
         Ok(AnswerStream { events, handle })
     }
 
@@ -367,7 +368,11 @@ fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
     ModelInfo {
         name: String::new(),
         file: None,
-        fingerprint: info.fingerprint.iter().map(|b| format!("{b:02x}")).collect(),
+        fingerprint: info
+            .fingerprint
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
         tensor_bytes: 0,
         formats: Vec::new(),
         ctx: info.n_ctx,
@@ -422,10 +427,16 @@ fn formats(file: &Gguf) -> Vec<RoleFormat> {
 
 fn features(info: &ModelInfo, vocab: &Vocab) -> Vec<Feature> {
     let thinking = vocab.remark.clone().unwrap_or_else(|| {
-        format!("prompt format {}, from general.architecture", info.generation)
+        format!(
+            "prompt format {}, from general.architecture",
+            info.generation
+        )
     });
     let kv_sim = if info.kv_sim {
-        Feature::on("kv_sim", "the model's own roundings of cached rows, rows packed")
+        Feature::on(
+            "kv_sim",
+            "the model's own roundings of cached rows, rows packed",
+        )
     } else {
         Feature::off("kv_sim", "switched off: cached rows are kept in f32")
     };
@@ -439,7 +450,10 @@ fn features(info: &ModelInfo, vocab: &Vocab) -> Vec<Feature> {
             "prefix_cache",
             "not built yet: every prompt is computed from its first token",
         ),
-        Feature::on("batching", format!("up to {} sequences in a pass", info.sequences)),
+        Feature::on(
+            "batching",
+            format!("up to {} sequences in a pass", info.sequences),
+        ),
         Feature::on("thinking", thinking),
         Feature::on("tools", "DSML calls are parsed as they stream"),
         Feature::off("response_format", "this build has no constrained decoding"),

@@ -244,10 +244,24 @@ impl Core {
         for (index, piece) in self.pieces.iter().enumerate() {
             let sequence = &self.active[piece.at];
             let span = &self.tokens[self.spans[index].range.clone()];
-            verdicts.push(verify(&mut self.sampler, rows, index, piece, sequence, span));
+            verdicts.push(verify(
+                &mut self.sampler,
+                rows,
+                index,
+                piece,
+                sequence,
+                span,
+            ));
         }
         let observed = match self.drafter.as_mut() {
-            Some(d) => observe(&mut **d, rows, &self.spans, &self.pieces, &verdicts, &self.tokens),
+            Some(d) => observe(
+                &mut **d,
+                rows,
+                &self.spans,
+                &self.pieces,
+                &verdicts,
+                &self.tokens,
+            ),
             None => Ok(()),
         };
         stats.busy += start.elapsed();

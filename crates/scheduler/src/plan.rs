@@ -74,7 +74,10 @@ mod tests {
             (&[Prefill(1000), Prefill(3)], &[64, 3]),
             (&[Prefill(1000), Prefill(40), Prefill(1000)], &[33, 34, 33]),
             (&[Decode(1), Prefill(1000)], &[1, 10]),
-            (&[Prefill(1000), Decode(8), Prefill(1000), Prefill(1)], &[5, 8, 4, 1]),
+            (
+                &[Prefill(1000), Decode(8), Prefill(1000), Prefill(1)],
+                &[5, 8, 4, 1],
+            ),
         ];
         for (needs, want) in cases {
             assert_eq!(shares(needs, BUDGET), want, "{needs:?}");
@@ -83,7 +86,9 @@ mod tests {
 
     #[test]
     fn more_prompts_than_tokens_serve_the_oldest() {
-        let needs = [Need::Decode(1); 1].into_iter().chain([Need::Prefill(9); 12]);
+        let needs = [Need::Decode(1); 1]
+            .into_iter()
+            .chain([Need::Prefill(9); 12]);
         let got = shares(&needs.collect::<Vec<_>>(), BUDGET);
         assert_eq!(got, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
     }
