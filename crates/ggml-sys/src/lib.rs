@@ -4,7 +4,7 @@
 //! Separate because it is C++ that takes minutes to build and needs libclang: with the feature
 //! `build` off (the default) the crate is empty. See `docs/adr/0003-role-of-ggml.md`. ggml aborts
 //! the process on wrong arguments, so every function checks them first. Must not know: this
-//! project's formats. Source of everything: ggml 0.26.0 inside `llama-cpp-sys-2` 0.1.161.
+//! project's formats (`crates/gguf/tests/ggml.rs` compares). Source of everything: ggml 0.26.0 inside `llama-cpp-sys-2` 0.1.161.
 
 #[cfg(feature = "build")]
 mod native;

@@ -341,6 +341,48 @@ pub enum ErrorKind {
         unknown: Vec<String>,
     },
 
+    // --- decoding ---
+    /// Rows a tensor does not have, or an output that does not hold them.
+    #[error("tensor {tensor:?}: rows {rows:?} of {have} into {out} of {need} values")]
+    Rows {
+        /// The tensor.
+        tensor: String,
+        /// The rows asked for.
+        rows: std::ops::Range<usize>,
+        /// Rows it has.
+        have: usize,
+        /// Values the output holds.
+        out: usize,
+        /// Values the rows have.
+        need: usize,
+    },
+    /// Rows that cannot be decoded.
+    #[error("tensor {tensor:?}: {source}")]
+    Decode {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        source: FormatError,
+    },
+    /// A type that only ggml decodes, in a build without it.
+    #[error(
+        "tensor {tensor:?}: type {name} needs the feature `ggml`, which this build does not have"
+    )]
+    NeedsGgml {
+        /// The tensor.
+        tensor: String,
+        /// The type.
+        name: &'static str,
+    },
+    /// ggml does not decode it either.
+    #[error("tensor {tensor:?}: {why}")]
+    Ggml {
+        /// The tensor.
+        tensor: String,
+        /// ggml-sys's own words.
+        why: String,
+    },
+
     // --- split files ---
     /// A part was opened that is not the first.
     #[error("this is part {got} of {count}; open the first, {}", first.display())]

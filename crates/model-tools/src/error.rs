@@ -143,7 +143,7 @@ pub enum ToolError {
         /// The recipe's format.
         format: Format,
         /// Why it does not fit.
-        source: FormatError,
+        source: Box<FormatError>,
     },
     /// A tensor could not be encoded or decoded.
     #[error("{tensor}: {source}")]

@@ -6,13 +6,17 @@
 
 pub mod convert;
 mod error;
+pub mod eval;
+pub mod importance;
 mod progress;
+pub mod quantize;
 pub mod recipe;
 mod report;
 mod role;
 mod stream;
 
 pub use error::ToolError;
+pub use importance::Importance;
 pub use progress::Progress;
 pub use recipe::Recipe;
 pub use report::{Report, TensorReport};

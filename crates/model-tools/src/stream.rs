@@ -49,7 +49,7 @@ impl Loss {
 pub(crate) fn encode(
     source: &dyn RowSource,
     format: Format,
-    importance: &dyn Fn(usize) -> Option<Vec<f32>>,
+    importance: &dyn Fn(usize) -> Result<Option<Vec<f32>>, ToolError>,
     out: &mut dyn Write,
 ) -> Result<Loss, EncodeError> {
     let (k, rows) = (source.k(), source.rows());
@@ -60,7 +60,7 @@ pub(crate) fn encode(
     let mut bytes = vec![0u8; at_once * row_bytes];
     let mut loss = Loss::default();
     for matrix in 0..source.matrices() {
-        let weights = importance(matrix);
+        let weights = importance(matrix)?;
         for first in (0..rows).step_by(at_once) {
             let n = at_once.min(rows - first);
             let (values, back) = (&mut values[..n * k], &mut back[..n * k]);

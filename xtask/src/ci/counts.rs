@@ -35,6 +35,33 @@ pub(crate) fn read(output: &str) -> Counts {
     sum
 }
 
+/// Tests that took at least `from` seconds, slowest first, as nextest reports them.
+pub(crate) fn slow(output: &str, from: f64) -> Vec<(f64, String)> {
+    let mut slow: Vec<(f64, String)> = output.lines().filter_map(timed).collect();
+    slow.retain(|(seconds, _)| *seconds >= from);
+    slow.sort_by(|a, b| b.0.total_cmp(&a.0));
+    slow.dedup();
+    slow
+}
+
+/// `PASS [   9.618s] (  3/339) text tokenizer::long` or the same with FAIL.
+fn timed(line: &str) -> Option<(f64, String)> {
+    let line = line.trim_start();
+    let rest = line
+        .strip_prefix("PASS [")
+        .or_else(|| line.strip_prefix("FAIL ["))?;
+    let (seconds, rest) = rest.split_once("s] ")?;
+    let name = rest
+        .trim_start()
+        .strip_prefix('(')
+        .and_then(|r| r.split_once(") "))
+        .map(|r| r.1);
+    Some((
+        seconds.trim().parse().ok()?,
+        name.unwrap_or(rest).to_owned(),
+    ))
+}
+
 /// What follows `tests run:` in `Summary [ 0.1s] 3/5 tests run: 2 passed (1 slow), 1 failed`.
 fn nextest(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("Summary [")?;
@@ -110,6 +137,19 @@ test result_of_mine ... ok";
             read("     Summary [   0.000s] 1 test run: 1 passed, 0 skipped"),
             counts(1, 0, 0)
         );
+    }
+
+    #[test]
+    fn slow_tests_are_named() {
+        let text = "        PASS [   0.005s] (  1/339) a::b quick\n\
+                            PASS [   9.618s] (  3/339) text tokenizer::long\n\
+                            FAIL [ 161.687s] (339/339) ds4-target::one_result every width\n";
+        let want = [
+            (161.687, "ds4-target::one_result every width"),
+            (9.618, "text tokenizer::long"),
+        ];
+        assert_eq!(slow(text, 5.0), want.map(|(s, n)| (s, n.to_owned())));
+        assert_eq!(slow("PASS [soon] x", 0.0), []);
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! one failure.
 
 pub(crate) mod counts;
+mod report;
 mod stages;
 
 use std::time::{Duration, Instant};
 
 use self::counts::Counts;
+use self::report::{End, Row};
 use self::stages::{Report, STAGES, Stage, Work};
 use crate::failure::Failure;
 use crate::workspace::Workspace;
@@ -19,20 +21,8 @@ use crate::{sh, skips};
 /// A hung build or test must not eat the whole time CI allows.
 const STAGE_LIMIT: Duration = Duration::from_mins(20);
 const LINES_SHOWN: usize = 120;
-
-enum End {
-    Passed,
-    Failed,
-    Skipped,
-}
-
-struct Row {
-    stage: &'static Stage,
-    end: End,
-    took: Duration,
-    counts: Counts,
-    note: String,
-}
+/// Tests slower than this are named, so that the time of CI has someone to answer for it.
+const SLOW_SECONDS: f64 = 10.0;
 
 /// Entry of the verb.
 ///
@@ -47,12 +37,10 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
         _ => return Err(Failure::new("options are --list and --only NAME[,NAME]")),
     };
     skips::clear(&workspace)?;
-    let rows = chosen
-        .into_iter()
-        .map(|s| perform(&workspace, s))
-        .collect::<Result<Vec<_>, _>>()?;
-    close(&workspace, &rows);
-    Ok(!rows.iter().any(|r| matches!(r.end, End::Failed)))
+    let rows = chosen.into_iter().map(|stage| perform(&workspace, stage));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    report::print(&rows, &skips::read(&workspace));
+    Ok(rows.iter().all(|row| row.end != End::Failed))
 }
 
 fn list(workspace: &Workspace) -> Result<bool, Failure> {
@@ -80,16 +68,17 @@ fn choose(names: &str) -> Result<Vec<&'static Stage>, Failure> {
 
 fn perform(workspace: &Workspace, stage: &'static Stage) -> Result<Row, Failure> {
     let start = Instant::now();
-    let row = |end, counts, note| Row {
-        stage,
-        end,
-        took: start.elapsed(),
-        counts,
-        note,
-    };
     if let Err(why) = (stage.available)(workspace) {
         println!("{:<16} skipped: {why}", stage.name);
-        return Ok(row(End::Skipped, Counts::default(), why));
+        return Ok(row(
+            stage,
+            End::Skipped,
+            start,
+            Report {
+                note: why,
+                ..Report::default()
+            },
+        ));
     }
     let report = match stage.work {
         Work::Commands(commands) => commanded(workspace, stage, commands)?,
@@ -105,7 +94,21 @@ fn perform(workspace: &Workspace, stage: &'static Stage) -> Result<Row, Failure>
     if !report.ok {
         println!("{}", report.text);
     }
-    Ok(row(end, report.counts, report.note))
+    Ok(row(stage, end, start, report))
+}
+
+fn row(stage: &Stage, end: End, start: Instant, report: Report) -> Row {
+    let Report {
+        counts, note, slow, ..
+    } = report;
+    Row {
+        name: stage.name,
+        end,
+        took: start.elapsed(),
+        counts,
+        note,
+        slow,
+    }
 }
 
 fn commanded(
@@ -115,10 +118,12 @@ fn commanded(
 ) -> Result<Report, Failure> {
     let mut counts = Counts::default();
     let mut text = String::new();
+    let mut slow = Vec::new();
     for (n, mut command) in commands(workspace).into_iter().enumerate() {
         let log = workspace.target(&format!("ci/{}-{n}.log", stage.name));
         let ran = sh::run(command.current_dir(&workspace.root), STAGE_LIMIT, &log)?;
         counts += counts::read(&ran.output);
+        slow.extend(counts::slow(&ran.output, SLOW_SECONDS));
         if !ran.ok() {
             let end = ran.ending();
             text += &format!(
@@ -132,6 +137,7 @@ fn commanded(
         counts,
         text,
         note: noted(counts),
+        slow,
     })
 }
 
@@ -148,116 +154,9 @@ fn noted(counts: Counts) -> String {
     }
 }
 
-fn close(workspace: &Workspace, rows: &[Row]) {
-    let declared = skips::read(workspace);
-    let stages_skipped = rows
-        .iter()
-        .filter(|r| matches!(r.end, End::Skipped))
-        .count();
-    println!();
-    for row in rows {
-        let word = match row.end {
-            End::Passed => "ok",
-            End::Failed => "FAILED",
-            End::Skipped => "skipped",
-        };
-        let seconds = row.took.as_secs_f64();
-        println!(
-            "{:<16} {word:<8} {seconds:>7.1} s  {}",
-            row.stage.name, row.note
-        );
-    }
-    println!(
-        "{:<16} {:<8} {:>7.1} s",
-        "total",
-        "",
-        rows.iter().map(|r| r.took.as_secs_f64()).sum::<f64>()
-    );
-    if !declared.is_empty() {
-        println!("\nskipped by tests themselves:");
-        declared
-            .iter()
-            .for_each(|(test, reason)| println!("  {test}: {reason}"));
-    }
-    let failed = rows
-        .iter()
-        .filter(|r| matches!(r.end, End::Failed))
-        .map(|r| r.stage.name);
-    let failed: Vec<_> = failed.collect();
-    if !failed.is_empty() {
-        println!("\nfailed: {}", failed.join(", "));
-    }
-    let total = tally(rows, declared.len() as u64);
-    let soak: u64 = rows.iter().map(|r| r.counts.ignored).sum();
-    println!(
-        "\nskipped: {} by tests themselves, {stages_skipped} stages, {soak} soak tests",
-        declared.len()
-    );
-    println!(
-        "{} passed, {} failed, {} skipped",
-        total.passed, total.failed, total.ignored
-    );
-}
-
-fn tally(rows: &[Row], declared: u64) -> Counts {
-    let mut total = Counts::default();
-    for row in rows {
-        total += row.counts;
-        match row.end {
-            End::Failed if row.counts.failed == 0 => total.failed += 1,
-            End::Skipped => total.ignored += 1,
-            _ => {}
-        }
-    }
-    total.passed = total.passed.saturating_sub(declared);
-    total.ignored += declared;
-    total
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(end: End, passed: u64, failed: u64, ignored: u64) -> Row {
-        let counts = Counts {
-            passed,
-            failed,
-            ignored,
-        };
-        Row {
-            stage: &STAGES[0],
-            end,
-            took: Duration::ZERO,
-            counts,
-            note: String::new(),
-        }
-    }
-
-    #[test]
-    fn a_failing_stage_without_tests_is_one_failure() {
-        let rows = [row(End::Failed, 0, 0, 0), row(End::Failed, 5, 2, 0)];
-        assert_eq!(
-            tally(&rows, 0),
-            Counts {
-                passed: 5,
-                failed: 3,
-                ignored: 0
-            }
-        );
-    }
-
-    #[test]
-    fn declared_skips_are_not_passes() {
-        let rows = [row(End::Passed, 10, 0, 3), row(End::Skipped, 0, 0, 0)];
-        assert_eq!(
-            tally(&rows, 2),
-            Counts {
-                passed: 8,
-                failed: 0,
-                ignored: 6
-            }
-        );
-    }
 
     #[test]
     fn unknown_stages_are_refused() {

@@ -6,8 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 use super::counts::Counts;
+use crate::failure::Failure;
 use crate::sh;
 use crate::workspace::Workspace;
+
+/// The feature of `ggml-sys` that compiles ggml; crates above it call theirs `ggml`.
+const GGML_BUILD: &str = "build";
 
 /// What a stage does.
 pub(crate) enum Work {
@@ -17,7 +21,8 @@ pub(crate) enum Work {
     Check(fn(&Workspace) -> Report),
 }
 
-/// Outcome of a check of this tool.
+/// Outcome of a stage.
+#[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) ok: bool,
     pub(crate) counts: Counts,
@@ -25,6 +30,8 @@ pub(crate) struct Report {
     pub(crate) text: String,
     /// One line for the table.
     pub(crate) note: String,
+    /// Slow tests: seconds and name.
+    pub(crate) slow: Vec<(f64, String)>,
 }
 
 /// A row of the table.
@@ -104,7 +111,7 @@ pub(crate) const STAGES: &[Stage] = &[
                 Err("no C++ compiler (c++)".to_owned())
             }
         },
-        work: Work::Commands(|w| vec![feature_tests(w, "host-exec")]),
+        work: Work::Commands(|w| vec![feature_tests(w, &["host-exec"])]),
     },
     Stage {
         name: "kernels",
@@ -116,14 +123,14 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "ggml",
         what: "other GGUF types and the ggml oracle",
         available: |w| {
-            some_crate_has(w, &["ggml"])?;
+            some_crate_has(w, &["ggml", GGML_BUILD])?;
             if libclang() {
                 Ok(())
             } else {
                 Err("no libclang for bindgen".to_owned())
             }
         },
-        work: Work::Commands(|w| vec![feature_tests(w, "ggml")]),
+        work: Work::Commands(|w| vec![feature_tests(w, &["ggml", GGML_BUILD])]),
     },
     Stage {
         name: "docs",
@@ -142,64 +149,31 @@ fn always(_: &Workspace) -> Result<(), String> {
 }
 
 fn tidy(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::tidy::examine(workspace) {
-        Ok(o) => Report {
-            ok: o.findings.is_empty(),
-            counts,
-            text: o.findings.join("\n"),
-            note: format!(
-                "{}, {} unsafe, {} findings",
-                o.note,
-                o.unsafety.values().sum::<usize>(),
-                o.findings.len()
-            ),
-        },
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
-    }
+    checked(crate::tidy::examine(workspace).map(|o| {
+        let count: usize = o.unsafety.values().sum();
+        let note = format!("{}, {count} unsafe, {} findings", o.note, o.findings.len());
+        (o.findings, note)
+    }))
 }
 
 fn vectors(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::vectors::examine(workspace) {
-        Ok((findings, note)) => Report {
-            ok: findings.is_empty(),
-            counts,
-            text: findings.join("\n"),
-            note,
-        },
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
-    }
+    checked(crate::vectors::examine(workspace))
 }
 
 fn kernels(workspace: &Workspace) -> Report {
-    let counts = Counts::default();
-    match crate::kernels::build(workspace) {
-        Ok(built) => {
-            let said = [built.errors, built.differences].concat();
-            Report {
-                ok: said.is_empty(),
-                counts,
-                text: said.join("\n"),
-                note: built.note,
-            }
-        }
-        Err(e) => Report {
-            ok: false,
-            counts,
-            text: e.to_string(),
-            note: String::new(),
-        },
+    let built = crate::kernels::build(workspace);
+    checked(built.map(|b| ([b.errors, b.differences].concat(), b.note)))
+}
+
+/// A check of this tool as a report: what it objects to, and its note.
+fn checked(outcome: Result<(Vec<String>, String), Failure>) -> Report {
+    let (said, note) = outcome.unwrap_or_else(|e| (vec![e.to_string()], String::new()));
+    let text = said.join("\n");
+    Report {
+        ok: said.is_empty(),
+        text,
+        note,
+        ..Report::default()
     }
 }
 
@@ -226,12 +200,19 @@ fn features(workspace: &Workspace, names: &[&str]) -> String {
         .join(",")
 }
 
-fn feature_tests(workspace: &Workspace, feature: &str) -> Command {
-    let list = features(workspace, &[feature]);
+/// Tests of the crates that have one of the features, with these features.
+fn feature_tests(workspace: &Workspace, names: &[&str]) -> Command {
+    let list = features(workspace, names);
     let mut args = vec!["--features", list.as_str()];
-    for name in workspace.with_feature(feature) {
-        args.extend(["--package", name]);
-    }
+    let mut packages: Vec<&str> = names
+        .iter()
+        .flat_map(|f| workspace.with_feature(f))
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+        .iter()
+        .for_each(|name| args.extend(["--package", name]));
     tests(&args)
 }
 
@@ -319,7 +300,7 @@ mod tests {
 
     #[test]
     fn feature_tests_select_their_packages() {
-        let command = feature_tests(&workspace(), "ggml");
+        let command = feature_tests(&workspace(), &["ggml"]);
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         let tail = &args[args.len() - 4..];
         assert_eq!(tail, ["--features", "a/ggml", "--package", "a"]);

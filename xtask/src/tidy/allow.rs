@@ -30,6 +30,7 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
     ),
     ("crates/ggml-sys/src/", "bindings to a C library"),
     ("crates/gguf/src/map", "mapping a file"),
+    ("crates/model-tools/src/convert/map.rs", "mapping a file"),
     (
         "crates/sampling/src/wide.rs",
         "the one call into code compiled for AVX2",

@@ -45,7 +45,9 @@ pub fn matmul_a8_on(
     match isa {
         _ if w.k() == 0 => fill_zero(out),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => simd::matmul_a8_avx2(&w, x, cols, out),
+        Isa::Avx2 => simd::matmul_a8_avx2(&w, x, cols, out),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => simd::matmul_a8_avx512(&w, x, cols, out),
         _ => generic::matmul_a8(term, &w, x, cols, out),
     }
 }

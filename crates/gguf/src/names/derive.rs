@@ -5,7 +5,7 @@
 //! model does with a value.
 
 use super::keys;
-use super::resolve::{block_of, by_role};
+use super::resolve::{block_of, find};
 use super::roles::Role;
 use crate::error::Error;
 use crate::extents::TensorInfo;
@@ -89,7 +89,7 @@ pub fn compress_ratios(file: &Gguf, layers: u32) -> Result<Found<Vec<u32>>, Erro
     if let Some(v) = file.metadata().find_u32_per_layer(key, n)? {
         return Ok(found(v, key));
     }
-    let ratio = |layer| match by_role(file, Role::CompressorApe, layer) {
+    let ratio = |layer| match find(file, Role::CompressorApe, Some(layer)) {
         Some(t) => t
             .shape
             .get(1)
@@ -123,7 +123,7 @@ pub fn hash_layer_count(file: &Gguf, layers: u32) -> Result<Found<u32>, Error> {
     if let Some(v) = from_key(file, keys::HASH_LAYER_COUNT)? {
         return Ok(v);
     }
-    let hashed = |l: &u32| by_role(file, Role::FfnGateTid2Eid, *l).is_some();
+    let hashed = |l: &u32| find(file, Role::FfnGateTid2Eid, Some(*l)).is_some();
     let n = (0..layers).take_while(hashed).count();
     // At most `layers`.
     #[allow(clippy::cast_possible_truncation)]
@@ -143,7 +143,7 @@ pub fn vocab_size(file: &Gguf) -> Result<Found<u32>, Error> {
         .and_then(|t| u32::try_from(t.len()).ok())
         .map(|n| found(n, "length of tokenizer.ggml.tokens"));
     by_tokens
-        .or_else(|| dim(file.find("token_embd.weight")?, 1))
+        .or_else(|| dim(find(file, Role::TokenEmbd, None)?, 1))
         .ok_or_else(|| underivable(file, keys::VOCAB_SIZE))
 }
 
@@ -153,7 +153,7 @@ pub fn vocab_size(file: &Gguf) -> Result<Found<u32>, Error> {
 /// `MissingKey`, `KeyType`.
 pub fn hc_count(file: &Gguf) -> Result<Found<u32>, Error> {
     key_or(file, keys::HC_COUNT, || {
-        dim(by_role(file, Role::OutputHcBase, 0)?, 0)
+        dim(find(file, Role::OutputHcBase, None)?, 0)
     })
 }
 
@@ -163,7 +163,7 @@ pub fn hc_count(file: &Gguf) -> Result<Found<u32>, Error> {
 /// `MissingKey`, `KeyType`.
 pub fn q_lora_rank(file: &Gguf) -> Result<Found<u32>, Error> {
     key_or(file, keys::Q_LORA_RANK, || {
-        dim(by_role(file, Role::AttnQA, 0)?, 1)
+        dim(find(file, Role::AttnQA, Some(0))?, 1)
     })
 }
 
@@ -173,11 +173,11 @@ pub fn q_lora_rank(file: &Gguf) -> Result<Found<u32>, Error> {
 /// `MissingKey`, `KeyType`.
 pub fn output_group_count(file: &Gguf) -> Result<Found<u32>, Error> {
     key_or(file, keys::OUTPUT_GROUP_COUNT, || {
-        let a = by_role(file, Role::AttnOutputA, 0)?;
+        let a = find(file, Role::AttnOutputA, Some(0))?;
         if a.shape.len() == 3 {
             return dim(a, 2);
         }
-        let channels = by_role(file, Role::AttnQB, 0)?.shape.get(1).copied()?;
+        let channels = find(file, Role::AttnQB, Some(0))?.shape.get(1).copied()?;
         let width = a.shape.first().copied()?;
         let groups = channels.is_multiple_of(width).then(|| channels / width)?;
         let value = u32::try_from(groups).ok()?;
@@ -191,7 +191,7 @@ pub fn output_group_count(file: &Gguf) -> Result<Found<u32>, Error> {
 /// `MissingKey`, `KeyType`.
 pub fn output_lora_rank(file: &Gguf) -> Result<Found<u32>, Error> {
     key_or(file, keys::OUTPUT_LORA_RANK, || {
-        let a = by_role(file, Role::AttnOutputA, 0)?;
+        let a = find(file, Role::AttnOutputA, Some(0))?;
         let rows = dim(a, 1)?;
         if a.shape.len() == 3 {
             return Some(rows);

@@ -8,6 +8,8 @@ pub mod derive;
 pub mod keys;
 mod resolve;
 mod roles;
+#[cfg(test)]
+mod tests;
 
-pub use resolve::{Binding, Structure, resolve};
+pub use resolve::{Binding, Structure, find, parse, resolve};
 pub use roles::{Dialect, Presence, Role, tensor_name};

@@ -160,7 +160,7 @@ pub fn resolve(file: &Gguf, structure: &Structure) -> Result<Binding, Error> {
     };
     for (role, layer) in structure.expected() {
         binding.expected += 1;
-        match find(&names, role, layer).map_err(|e| e.in_file(file.path()))? {
+        match find_once(&names, role, layer).map_err(|e| e.in_file(file.path()))? {
             Some((index, early)) => {
                 binding.map.insert((role, layer), index);
                 if early {
@@ -198,7 +198,7 @@ fn plain_dialect(file: &Gguf) -> Dialect {
 }
 
 /// The one tensor that plays a role, and whether it has the early port's name.
-fn find(
+fn find_once(
     names: &HashMap<&str, usize>,
     role: Role,
     layer: Option<u32>,
@@ -234,14 +234,30 @@ pub(super) fn block_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The tensor of a role (of `layer`, unless the role is global), under any name.
-pub(super) fn by_role(file: &Gguf, role: Role, layer: u32) -> Option<&TensorInfo> {
+/// The tensor of a role, under any dialect's name.
+#[must_use]
+pub fn find(file: &Gguf, role: Role, layer: Option<u32>) -> Option<&TensorInfo> {
     let row = role.row();
     [Some(row.name), row.early]
         .into_iter()
         .flatten()
         .find_map(|base| {
-            let with = |suffix| file.find(&place(row, base, suffix, Some(layer)));
+            let with = |suffix| file.find(&place(row, base, suffix, layer));
             with(row.suffix).or_else(|| with(""))
         })
+}
+
+/// Role and layer of a canonical name.
+#[must_use]
+pub fn parse(canonical: &str) -> Option<(Role, Option<u32>)> {
+    let layer = match block_of(canonical) {
+        Some(n) => Some(u32::try_from(n).ok()?),
+        None => None,
+    };
+    // Spelled back, so that only the one spelling of each is taken.
+    let role = Role::all().find(|role| {
+        (role.presence() == Presence::Global) == layer.is_none()
+            && tensor_name(Dialect::Antirez, *role, layer) == canonical
+    })?;
+    Some((role, layer))
 }

@@ -69,87 +69,87 @@ macro_rules! roles {
 }
 
 roles! {
-    /// [D, vocabulary].
+    /// `[D, vocabulary]`.
     TokenEmbd: Global "token_embd";
-    /// [D].
+    /// `[D]`.
     OutputNorm: Global "output_norm";
-    /// [D, vocabulary].
+    /// `[D, vocabulary]`.
     Output: Global "output";
-    /// [4 D, 4].
+    /// `[4 D, 4]`.
     OutputHcFn: Global "output_hc_fn" or "hc_head_fn";
-    /// [4].
+    /// `[4]`.
     OutputHcBase: Global "output_hc_base" or "hc_head_base";
-    /// [1].
+    /// `[1]`.
     OutputHcScale: Global "output_hc_scale" or "hc_head_scale";
-    /// [4 D, 24].
+    /// `[4 D, 24]`.
     HcAttnFn: Layer "hc_attn_fn";
-    /// [24].
+    /// `[24]`.
     HcAttnBase: Layer "hc_attn_base";
-    /// [3].
+    /// `[3]`.
     HcAttnScale: Layer "hc_attn_scale";
-    /// [4 D, 24].
+    /// `[4 D, 24]`.
     HcFfnFn: Layer "hc_ffn_fn";
-    /// [24].
+    /// `[24]`.
     HcFfnBase: Layer "hc_ffn_base";
-    /// [3].
+    /// `[3]`.
     HcFfnScale: Layer "hc_ffn_scale";
-    /// [D].
+    /// `[D]`.
     AttnNorm: Layer "attn_norm";
-    /// [D].
+    /// `[D]`.
     FfnNorm: Layer "ffn_norm";
-    /// [D, q rank].
+    /// `[D, q rank]`.
     AttnQA: Layer "attn_q_a";
-    /// [q rank].
+    /// `[q rank]`.
     AttnQANorm: Layer "attn_q_a_norm";
-    /// [q rank, H d].
+    /// `[q rank, H d]`.
     AttnQB: Layer "attn_q_b";
-    /// [D, d].
+    /// `[D, d]`.
     AttnKv: Layer "attn_kv" or "attn_kv_a_mqa";
-    /// [d].
+    /// `[d]`.
     AttnKvNorm: Layer "attn_kv_a_norm";
-    /// [H].
+    /// `[H]`.
     AttnSinks: Layer "attn_sinks";
-    /// [H d / groups, groups * o rank]; llama.cpp also takes [H d / groups, o rank, groups].
+    /// `[H d / groups, groups * o rank]`; llama.cpp also takes `[H d / groups, o rank, groups]`.
     AttnOutputA: Layer "attn_output_a" or "attn_o_a";
-    /// [groups * o rank, D].
+    /// `[groups * o rank, D]`.
     AttnOutputB: Layer "attn_output_b" or "attn_o_b";
-    /// [D, c d].
+    /// `[D, c d]`.
     CompressorKv: Compressed "attn_compressor_kv" or "attn_compressor.wkv";
-    /// [D, c d].
+    /// `[D, c d]`.
     CompressorGate: Compressed "attn_compressor_gate" or "attn_compressor.wgate";
-    /// [c d, r].
+    /// `[c d, r]`.
     CompressorApe: Compressed "attn_compressor_ape" or "attn_compressor.ape";
-    /// [d].
+    /// `[d]`.
     CompressorNorm: Compressed "attn_compressor_norm" or "attn_compressor.norm";
-    /// [q rank, index heads * index width].
+    /// `[q rank, index heads * index width]`.
     IndexerQB: Indexed "indexer.attn_q_b";
-    /// [D, index heads].
+    /// `[D, index heads]`.
     IndexerProj: Indexed "indexer.proj";
-    /// [D, 2 * index width].
+    /// `[D, 2 * index width]`.
     IndexerCompressorKv: Indexed "indexer_compressor_kv" or "indexer.compressor.wkv";
-    /// [D, 2 * index width].
+    /// `[D, 2 * index width]`.
     IndexerCompressorGate: Indexed "indexer_compressor_gate" or "indexer.compressor.wgate";
-    /// [2 * index width, 4].
+    /// `[2 * index width, 4]`.
     IndexerCompressorApe: Indexed "indexer_compressor_ape" or "indexer.compressor.ape";
-    /// [index width].
+    /// `[index width]`.
     IndexerCompressorNorm: Indexed "indexer_compressor_norm" or "indexer.compressor.norm";
-    /// [D, experts].
+    /// `[D, experts]`.
     FfnGateInp: Layer "ffn_gate_inp";
-    /// [experts].
+    /// `[experts]`.
     ExpProbsB: Scored "exp_probs_b" suffix ".bias";
-    /// [experts used, vocabulary], I32.
+    /// `[experts used, vocabulary]`, I32.
     FfnGateTid2Eid: Hashed "ffn_gate_tid2eid";
-    /// [D, expert width, experts].
+    /// `[D, expert width, experts]`.
     FfnGateExps: Layer "ffn_gate_exps";
-    /// [D, expert width, experts].
+    /// `[D, expert width, experts]`.
     FfnUpExps: Layer "ffn_up_exps";
-    /// [expert width, D, experts].
+    /// `[expert width, D, experts]`.
     FfnDownExps: Layer "ffn_down_exps";
-    /// [D, expert width].
+    /// `[D, expert width]`.
     FfnGateShexp: Layer "ffn_gate_shexp";
-    /// [D, expert width].
+    /// `[D, expert width]`.
     FfnUpShexp: Layer "ffn_up_shexp";
-    /// [expert width, D].
+    /// `[expert width, D]`.
     FfnDownShexp: Layer "ffn_down_shexp";
 }
 

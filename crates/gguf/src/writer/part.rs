@@ -108,10 +108,16 @@ pub(super) fn commit(parts: Vec<Complete>) -> io::Result<()> {
         }
         done.push(part.target);
     }
-    match done.first() {
-        Some(path) => File::open(folder(path))?.sync_all(),
-        None => Ok(()),
+    done.first()
+        .map_or(Ok(()), |path| sync_folder(folder(path)))
+}
+
+/// Makes the renames last. Elsewhere than on Unix a folder cannot be opened for that.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        File::open(path)?.sync_all()?;
     }
+    Ok(())
 }
 
 fn folder(path: &Path) -> &Path {

@@ -307,7 +307,7 @@ impl Job<'_> {
         match &bound.source {
             Source::Rows(rows) => {
                 let loss = stream::write_tensor(writer, name, |out| {
-                    stream::encode(rows, format, &|_| None, out)
+                    stream::encode(rows, format, &|_| Ok(None), out)
                 })?;
                 Ok(loss.nmse())
             }

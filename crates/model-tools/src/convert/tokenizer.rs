@@ -55,6 +55,13 @@ pub(crate) fn keys(files: &Files<'_>, n_vocab: u32) -> Result<Keys, ToolError> {
         id_of("eos_token")?,
         id_of("pad_token")?,
     );
+    // Where the model's configuration names ids too, they must be the same.
+    let config = Object::read(&files.folder.join("config.json"))?;
+    for (key, id) in [("bos_token_id", bos), ("eos_token_id", eos)] {
+        if let Some(id) = id {
+            config.must(key, &id.into())?;
+        }
+    }
     let merges = merges(&t)?;
     let mut keys = Keys::new();
     let mut put = |name: &str, value: gguf::Value| {

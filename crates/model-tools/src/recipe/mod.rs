@@ -119,7 +119,7 @@ impl Recipe {
                 tensor: tensor.to_owned(),
                 role: place.role.to_string(),
                 format: rule.format,
-                source: misfit,
+                source: Box::new(misfit),
             }),
         }
     }

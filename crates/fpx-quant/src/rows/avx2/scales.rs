@@ -150,7 +150,7 @@ pub(super) fn transpose_2(rows: [&[u8; 8]; ROWS]) -> [__m256i; 2] {
 /// # Panics
 /// If the array is too short: never, for the constants used here.
 #[inline(always)]
-pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+pub(in crate::rows) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let Some(part) = bytes[at..].first_chunk() else {
         unreachable!("a field inside its block")
     };

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::a8::{self, A8Rows, BLOCK};
-use crate::rows::avx2;
 use crate::rows::isa::Isa;
 use crate::rows::matrix::Matrix;
 use crate::rows::out::Out;
+use crate::rows::{avx2, avx512};
 
 fn require(isa: Isa) {
     assert!(isa.available(), "this processor has no {isa:?}");
@@ -24,6 +24,13 @@ pub(crate) fn matmul_a8_avx2(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out
     require(Isa::Avx2);
     // SAFETY: the processor has the instructions, by the line above.
     unsafe { avx2::matmul_a8(w, x, cols, out) }
+}
+
+/// See [`crate::rows::matmul_a8`].
+pub(crate) fn matmul_a8_avx512(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mut Out<'_>) {
+    require(Isa::Avx512);
+    // SAFETY: the processor has the instructions, by the line above.
+    unsafe { avx512::matmul_a8(w, x, cols, out) }
 }
 
 /// See [`crate::rows::matmul_f32`].

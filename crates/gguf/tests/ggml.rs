@@ -1,12 +1,13 @@
-//! ggml as a witness: what our writer wrote, its reader reads; geometry of every type id agrees.
-//! Needs the feature `build`.
+//! ggml as a witness: what our writer wrote, its reader reads; geometry of every type id and the
+//! decoders of the types both have agree. Needs the feature `ggml`. ggml's reader prints why it
+//! refuses a file; that is not a failure here.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 
 use fpx_quant::Format;
 use gguf::types::{ggml_format, ggml_name};
-use gguf::{GgufBuilder, Header, Limits};
+use gguf::{ErrorKind, Gguf, GgufBuilder, Header, Limits, OpenOptions};
 
 /// Formats ggml knows too.
 const SHARED: [Format; 9] = [
@@ -155,6 +156,96 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
             (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
         })
         .collect()
+}
+
+/// Random bytes; every scale field of every block is random too.
+fn random_blocks(seed: u64, n: usize) -> Vec<u8> {
+    let mut state = seed;
+    (0..n)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn our_decoders_equal_ggml_s_on_random_blocks() {
+    for format in SHARED {
+        if matches!(format, Format::F32 | Format::I32) {
+            continue; // ggml has no decoder for these
+        }
+        let elems = format.block_elems() * 600;
+        let bytes = random_blocks(
+            u64::from(format.ggml_id()) + 1,
+            format.row_bytes(elems).unwrap(),
+        );
+        let mut ours = vec![f32::NAN; elems];
+        let mut theirs = vec![f32::NAN; elems];
+        fpx_quant::decode_row(format, &bytes, &mut ours).unwrap();
+        ggml_sys::dequantize_row(format.ggml_id(), &bytes, &mut theirs).unwrap();
+        let mut finite = 0;
+        for (i, (o, t)) in ours.iter().zip(&theirs).enumerate() {
+            // NaN payloads are nobody's business; everything else is compared by bits.
+            let same = o.to_bits() == t.to_bits() || (o.is_nan() && t.is_nan());
+            assert!(same, "{format}: element {i}: ours {o:e}, ggml {t:e}");
+            finite += usize::from(o.is_finite());
+        }
+        // Random scales are rarely NaN or infinite; if most were, nothing would be compared.
+        assert!(
+            finite > elems * 8 / 10,
+            "{format}: {finite} of {elems} finite"
+        );
+    }
+}
+
+#[test]
+fn our_encoders_give_ggml_s_bytes() {
+    for format in [Format::F16, Format::BF16, Format::Q8_0, Format::Mxfp4] {
+        // Rows of different size, one all zeros, one with a single large weight.
+        let mut x = noise(u64::from(format.ggml_id()), 16 * 256);
+        for (row, chunk) in x.chunks_exact_mut(256).enumerate() {
+            let scale = 2f32.powi(row as i32 * 3 - 24);
+            chunk.iter_mut().for_each(|v| *v *= scale);
+        }
+        x[256..512].fill(0.0);
+        x[3 * 256 + 5] = 1000.0;
+        let mut ours = vec![0xa5; format.matrix_bytes(16, 256).unwrap()];
+        let mode = fpx_quant::EncodeMode::Reference;
+        fpx_quant::encode_rows(format, &x, 256, None, mode, &mut ours).unwrap();
+        let theirs = ggml_sys::quantize_rows(format.ggml_id(), &x, 256, None).unwrap();
+        let first = ours.iter().zip(&theirs).position(|(a, b)| a != b);
+        assert_eq!((first, ours.len()), (None, theirs.len()), "{format}");
+    }
+}
+
+#[test]
+fn other_types_are_decoded_through_ggml() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    let q6k = ggml_format(14).unwrap();
+    let x = noise(3, 3 * 256);
+    let mut b = GgufBuilder::new();
+    b.tensor("q6", &[256, 3], q6k).unwrap();
+    b.tensor("i8", &[4], ggml_format(24).unwrap()).unwrap();
+    let mut w = b.create(&path).unwrap();
+    w.write("q6", &ggml_sys::quantize_rows(14, &x, 256, None).unwrap())
+        .unwrap();
+    w.write("i8", &[1, 2, 3, 4]).unwrap();
+    w.finish().unwrap();
+    let file = Gguf::open(&path, &OpenOptions::default()).unwrap();
+    let mut rows = vec![f32::NAN; 512];
+    file.decode_rows(file.tensor("q6").unwrap(), 1..3, &mut rows)
+        .unwrap();
+    for (got, want) in rows.iter().zip(&x[256..]) {
+        assert!((got - want).abs() < 0.05, "{got} {want}");
+    }
+    let e = file
+        .decode_rows(file.tensor("i8").unwrap(), 0..1, &mut rows[..4])
+        .unwrap_err();
+    assert!(matches!(e.kind(), ErrorKind::Ggml { .. }), "{e}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Real tensor tables bind completely; what is missing, left over or ambiguous is named.
-#![allow(clippy::unwrap_used)]
 
 use fpx_quant::Format;
-use gguf::fixture::{FLASH_BYTES, FLASH_TENSORS, flash_builder, flash_structure, flash_table};
-use gguf::names::{Dialect, Role, Structure, derive, keys, resolve, tensor_name};
-use gguf::{Error, ErrorKind, Gguf, GgufBuilder, OpenOptions};
+
+use super::{Dialect, Role, Structure, derive, find, keys, parse, resolve, tensor_name};
+use crate::fixture::{FLASH_BYTES, FLASH_TENSORS, flash_builder, flash_structure, flash_table};
+use crate::{Error, ErrorKind, Gguf, GgufBuilder, OpenOptions};
 
 /// A sparse file of what `b` declares.
 fn sparse(b: &GgufBuilder) -> Gguf {
@@ -26,7 +26,7 @@ fn tiny() -> GgufBuilder {
     b.set("deepseek4.hash_layer_count", 3u32).unwrap();
     b.set("tokenizer.ggml.tokens", vec!["x".to_owned(); 4096])
         .unwrap();
-    for line in include_str!("data/llama-cpp-tiny.txt").lines() {
+    for line in include_str!("../../tests/data/llama-cpp-tiny.txt").lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let shape: Vec<u64> = words[2].split('x').map(|d| d.parse().unwrap()).collect();
         let format = match words[1] {
@@ -103,6 +103,35 @@ fn llama_cpp_s_own_file_binds_whole() {
     for (role, layer) in structure.expected() {
         let name = &binding.tensor(&file, role, layer).unwrap().name;
         assert_eq!(*name, tensor_name(Dialect::Antirez, role, layer));
+    }
+}
+
+#[test]
+fn a_canonical_name_finds_its_tensor_in_every_dialect() {
+    for dialect in [Dialect::Antirez, Dialect::EarlyPort] {
+        let mut b = GgufBuilder::new();
+        for t in flash_table(dialect) {
+            b.tensor(&t.name, &t.shape, t.format).unwrap();
+        }
+        let file = sparse(&b);
+        for (role, layer) in flash_structure().expected() {
+            let canonical = tensor_name(Dialect::Antirez, role, layer);
+            assert_eq!(parse(&canonical), Some((role, layer)), "{canonical}");
+            let found = find(&file, role, layer).unwrap();
+            assert_eq!(found.name, tensor_name(dialect, role, layer));
+        }
+    }
+    for odd in [
+        "blk.attn_kv.weight",
+        "blk.2.attn_kv",
+        "blk.2.token_embd.weight",
+        "attn_kv.weight",
+        "blk.2.exp_probs_b.weight",
+        "blk.-1.attn_kv.weight",
+        "blk.2.attn_kv_a_mqa.weight",
+        "",
+    ] {
+        assert_eq!(parse(odd), None, "{odd}");
     }
 }
 
