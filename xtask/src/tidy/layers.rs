@@ -60,6 +60,7 @@ const LAYERS: &[Layer] = &[
             "gguf",
             "device",
             "ds4-kernels",
+            "sampling",
         ],
         ignorant_of: "DSpark, processes, HTTP, vendors",
     },
