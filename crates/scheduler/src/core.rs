@@ -90,18 +90,20 @@ impl Core {
         self.drafter_lost.as_ref()
     }
 
-    /// Gives a job a sequence.
-    ///
-    /// # Errors
-    /// The job comes back when the target has no slot although fewer than its maximum are ours.
-    pub(crate) fn admit(&mut self, job: Job) -> Result<(), (Job, Fault)> {
+    /// Gives a job a sequence. It ends at once when the target has no slot although fewer than its
+    /// maximum are ours.
+    pub(crate) fn admit(&mut self, job: Job, stats: &mut Stats) {
         match self.target.open() {
             Ok(seq) => {
                 let n_ctx = self.info().n_ctx;
                 self.active.push(Sequence::new(job, seq, n_ctx));
-                Ok(())
             }
-            Err(fault) => Err((job, fault)),
+            Err(fault) => {
+                let failure = Failure::Target(Arc::new(fault));
+                let ended = job.end(FinishReason::Failed(failure));
+                stats.count_end(&ended);
+                self.ended.push(ended);
+            }
         }
     }
 
