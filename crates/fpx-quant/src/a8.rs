@@ -104,7 +104,7 @@ impl A8Rows {
     /// [`A8Rows::quantize`] on given instructions: the same bits.
     ///
     /// # Panics
-    /// As [`A8Rows::quantize`].
+    /// As [`A8Rows::quantize`], and if this processor has not these instructions.
     pub fn quantize_on(&mut self, isa: Isa, x: &[f32], n: usize, k: usize) {
         self.resize(n, k);
         assert_eq!(Some(x.len()), n.checked_mul(k), "values of {n} rows of {k}");
@@ -174,7 +174,7 @@ impl A8Writer<'_> {
     /// [`A8Writer::quantize`] on given instructions: the same bits.
     ///
     /// # Panics
-    /// As [`A8Writer::quantize`].
+    /// As [`A8Writer::quantize`], and if this processor has not these instructions.
     pub fn quantize_on(&mut self, isa: Isa, x: &[f32]) {
         assert_eq!(
             x.len(),
@@ -182,10 +182,11 @@ impl A8Writer<'_> {
             "values of {:?}",
             self.rows
         );
+        isa.require();
         let (x, _) = x.as_chunks::<BLOCK>();
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => crate::rows::simd::quantize_avx2(x, &mut self.out),
+            Isa::Avx2 | Isa::Avx512 => crate::rows::x86::quantize_avx2(x, &mut self.out),
             _ => quantize_blocks(x, &mut self.out),
         }
     }

@@ -27,19 +27,19 @@ const LAYERS: &[Layer] = &[
         ignorant_of: "what a switch does",
     },
     Layer {
+        name: "ggml-sys",
+        uses: &[],
+        ignorant_of: "our crates",
+    },
+    Layer {
         name: "fpx-quant",
         uses: &["engine-core"],
         ignorant_of: "GGUF, devices, models, files",
     },
     Layer {
         name: "gguf",
-        uses: &["engine-core", "fpx-quant"],
+        uses: &["engine-core", "ggml-sys", "fpx-quant"],
         ignorant_of: "models, devices",
-    },
-    Layer {
-        name: "ggml-sys",
-        uses: &[],
-        ignorant_of: "our crates",
     },
     Layer {
         name: "device",
@@ -60,6 +60,7 @@ const LAYERS: &[Layer] = &[
             "gguf",
             "device",
             "ds4-kernels",
+            "sampling",
         ],
         ignorant_of: "DSpark, processes, HTTP, vendors",
     },

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::{A8Block, BLOCK, Blocks, NAN_SCALE, TINY};
-use crate::rows::simd::x86::{load_f32x8, store_i8x32};
+use crate::rows::x86::mem::{load_f32x8, store_i8x32};
 
 /// Quantises a run of blocks.
 #[target_feature(enable = "avx2,fma,f16c")]

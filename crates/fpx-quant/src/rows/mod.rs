@@ -44,14 +44,17 @@ mod generic;
 mod isa;
 mod matmul;
 mod matrix;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod out;
 mod reference;
-pub(crate) mod simd;
 mod term;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
 
 pub use isa::Isa;
 pub use matmul::{matmul_a8, matmul_a8_on, matmul_f32, matmul_f32_on};

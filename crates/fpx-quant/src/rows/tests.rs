@@ -334,3 +334,14 @@ fn a_result_of_another_shape_is_refused() {
     let mut buffer = [0.0; 6];
     case.run(Isa::Baseline, 0..4, 0..2, &mut Out::new(&mut buffer, 2, 3));
 }
+
+#[test]
+#[should_panic(expected = "this processor has no")]
+fn instructions_of_another_machine_are_refused() {
+    let Some(isa) = Isa::ALL.into_iter().find(|isa| !isa.available()) else {
+        unreachable!("no processor has them all")
+    };
+    let case = Case::new(Format::Fp8, 4, 2, 32, &mut Noise::new(1));
+    let mut buffer = [0.0; 8];
+    case.run(isa, 0..4, 0..2, &mut Out::new(&mut buffer, 2, 4));
+}

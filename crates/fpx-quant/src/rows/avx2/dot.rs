@@ -8,8 +8,8 @@ use super::tile::Tile;
 use crate::a8::{A8Block, A8Rows};
 use crate::format::{Format, Fp2Dialect};
 use crate::rows::out::Out;
-use crate::rows::simd::x86::{load_f32x8, load_u8x32, store_f32x8};
 use crate::rows::term::Term;
+use crate::rows::x86::mem::{load_f32x8, load_u8x32, store_f32x8};
 
 /// Levels are unsigned with a bias that the activation sums take off; four products of a half are
 /// added in 16 bits. Needs (largest level + bias) * 127 * 2 * 4 < 2^15: 32.

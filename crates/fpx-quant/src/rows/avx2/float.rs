@@ -14,7 +14,7 @@ use crate::format::Format;
 use crate::native;
 use crate::rows::matrix::Matrix;
 use crate::rows::out::Out;
-use crate::rows::simd::x86::{load_f32x8, load_u8x16, load_u8x32, store_f32x8};
+use crate::rows::x86::mem::{load_f32x8, load_u8x16, load_u8x32, store_f32x8};
 
 const F32: u8 = 0;
 const F16: u8 = 1;

@@ -5,7 +5,7 @@
 //! horizontal sum, and the f32 steps of contract rules 2 and 3 run on eight rows at once. Then
 //! every column meets the tile. Rows missing from the last eight repeat the last row.
 //!
-//! Safe code; loads and stores are in [`super::simd::x86`].
+//! Safe code; loads and stores are in [`super::x86::mem`].
 
 mod codes;
 mod dot;

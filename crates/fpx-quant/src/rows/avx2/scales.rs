@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::ROWS;
-use crate::rows::simd::x86::{load_u8x8, load_u8x16};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16};
 
 /// UE4M3 bytes of eight rows (spec/fpx-formats.md 2), 16 bits each; invalid ones give 0.
 ///

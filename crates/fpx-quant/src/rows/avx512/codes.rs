@@ -11,7 +11,7 @@ use super::tile::{Tile, stored};
 use crate::block;
 use crate::native::FP4_E2M1;
 use crate::rows::avx2::part;
-use crate::rows::simd::x86::{load_u8x8, load_u8x16, load_u8x64, store_f32x16};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16, load_u8x64, store_f32x16};
 
 /// Levels by code, biased; repeated so that the bits above the code do not matter.
 static FP2_S40: [u8; 64] = biased(&block::FP2_S40, 4);

@@ -8,8 +8,8 @@ use super::tile::Tile;
 use crate::a8::{A8Block, A8Rows};
 use crate::format::{Format, Fp2Dialect};
 use crate::rows::out::Out;
-use crate::rows::simd::x86::{load_f32x16, load_u8x64, store_f32x16};
 use crate::rows::term::Term;
+use crate::rows::x86::mem::{load_f32x16, load_u8x64, store_f32x16};
 
 /// How a format's tiles are multiplied.
 #[derive(Clone, Copy, Debug)]

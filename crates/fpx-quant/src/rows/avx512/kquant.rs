@@ -8,7 +8,7 @@ use super::scales::{f16, quarters, transpose_2, transpose_4, words_16};
 use super::tile::{Tile, stored};
 use crate::native::{IQ2_GRID as GRID, IQ2_SIGNS as SIGNS};
 use crate::rows::avx2::part;
-use crate::rows::simd::x86::{load_u8x8, load_u8x16, store_f32x16};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x16};
 
 /// Sub-blocks of 32 in a stored block.
 const SUBS: usize = 8;

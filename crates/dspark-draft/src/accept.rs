@@ -1,0 +1,1 @@
+//! Acceptance of candidates against the target's rows (spec/dspark.md 7).

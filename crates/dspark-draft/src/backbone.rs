@@ -1,0 +1,1 @@
+//! Context rows of many sequences and the draft layers over them.

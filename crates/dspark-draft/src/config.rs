@@ -1,0 +1,1 @@
+//! Hyper-parameters of a draft model, read strictly from metadata.

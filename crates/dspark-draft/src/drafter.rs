@@ -1,0 +1,1 @@
+//! DSpark behind the seam `Drafter`.

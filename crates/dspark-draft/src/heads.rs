@@ -1,0 +1,1 @@
+//! The Markov chain and the confidences, beside the target.

@@ -1,0 +1,1 @@
+//! Keys and tensor names of the two public forms of a draft file.

@@ -1,0 +1,1 @@
+//! The speculative loop over the seams `Target` and `Drafter`.

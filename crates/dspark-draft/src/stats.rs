@@ -1,0 +1,1 @@
+//! Counters of speculation (spec/dspark.md 10).

@@ -1,0 +1,1 @@
+//! A drafter that copies from the text itself.

@@ -1,0 +1,1 @@
+//! The draft model's tensors, each bound exactly once.

@@ -1,0 +1,1 @@
+//! How many candidates a step verifies (spec/dspark.md 8 and 14).
