@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine_core::seams::{Ask, Proposal, TargetInfo};
-use engine_core::{Drafter, Fault, Out, Pos, Rows, SeqId, Span, Tap, Target, TokenId, Want};
+use engine_core::{
+    Drafter, Fault, Out, Pos, Rows, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want,
+};
 use sampling::Sampler;
 
 use crate::error::Failure;
@@ -212,7 +214,7 @@ impl Core {
                     (true, 0) => Out::Last,
                     (true, _) => Out::All,
                 },
-                want: if plan.is_plain_greedy() {
+                want: if draws_in_pass(plan) {
                     Want::Ids(Arc::clone(plan))
                 } else {
                     Want::Logits
@@ -344,6 +346,12 @@ impl Core {
             self.ended.push(ended);
         }
     }
+}
+
+/// Whether the target may draw: without the history that penalties count. A bias could ban every
+/// token, which must end one request and not the pass it shares with others.
+fn draws_in_pass(plan: &SamplePlan) -> bool {
+    plan.penalties.is_neutral() && plan.bias.is_empty()
 }
 
 /// Positions of a piece that become state.

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{request, submit};
-use engine_core::{Out, Pos};
+use engine_core::{Out, Penalties, Pos, SamplePlan};
 use scheduler::{Limits, Scheduler};
 use testkit::fake::{FakeTarget, SeenSpan};
 
@@ -68,17 +70,32 @@ fn alone_a_prompt_runs_in_the_longest_spans() {
 }
 
 #[test]
-fn greedy_draws_in_the_pass_and_others_do_not() {
+fn tokens_are_drawn_in_the_pass_unless_history_or_bias_matter() {
     let target = FakeTarget::new(100, 64, 1);
     let watch = target.watch();
     let scheduler = Scheduler::start(Box::new(target), None, Limits::default()).unwrap();
-    submit(&scheduler, request(&[1], 1)).finish();
-    let mut hot = request(&[1], 1);
-    hot.plan = std::sync::Arc::new(engine_core::SamplePlan {
+    let greedy = SamplePlan::greedy();
+    let hot = SamplePlan {
         temperature: 1.0,
-        ..engine_core::SamplePlan::greedy()
-    });
-    submit(&scheduler, hot).finish();
+        ..SamplePlan::greedy()
+    };
+    let penalised = SamplePlan {
+        penalties: Penalties {
+            presence: 1.0,
+            window: 8,
+            ..Penalties::default()
+        },
+        ..SamplePlan::greedy()
+    };
+    let biased = SamplePlan {
+        bias: Arc::from([(5, 1.0)]),
+        ..SamplePlan::greedy()
+    };
+    for plan in [greedy, hot, penalised, biased] {
+        let mut ask = request(&[1], 1);
+        ask.plan = Arc::new(plan);
+        assert_eq!(submit(&scheduler, ask).finish().0, [2]);
+    }
     let draws: Vec<_> = watch.passes().iter().map(|p| p[0].draws).collect();
-    assert_eq!(draws, [true, false]);
+    assert_eq!(draws, [true, true, false, false]);
 }

@@ -89,6 +89,7 @@ fn a_row_nothing_can_be_drawn_from_ends_the_request() {
     ask.stop_tokens = std::sync::Arc::from([]);
     ask.plan = std::sync::Arc::new(engine_core::SamplePlan {
         temperature: 1.0,
+        bias: std::sync::Arc::from([(1, 0.5)]),
         ..engine_core::SamplePlan::greedy()
     });
     let (tokens, finish) = run(&scheduler, ask);

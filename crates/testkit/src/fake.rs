@@ -12,6 +12,7 @@ use engine_core::seams::TargetInfo;
 use engine_core::{
     Fault, NumericClass, Out, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want,
 };
+use sampling::Sampler;
 
 /// Longest wait for something that a test expects to happen: far beyond any, so that a test that
 /// would hang fails instead.
@@ -36,6 +37,7 @@ pub struct FakeTarget {
     passes: u64,
     in_flight: Option<Ticket>,
     watch: Arc<Watch>,
+    sampler: Sampler,
 }
 
 impl std::fmt::Debug for FakeTarget {
@@ -177,6 +179,7 @@ impl FakeTarget {
             passes: 0,
             in_flight: None,
             watch: Arc::default(),
+            sampler: Sampler::new(n_vocab),
         };
         this.saying(move |tokens| {
             let last = tokens.last().copied().unwrap_or(0);
@@ -311,13 +314,12 @@ impl FakeTarget {
         Ok(())
     }
 
-    fn fill(&mut self, tokens: &[TokenId], span: &Span) {
+    fn fill(&mut self, tokens: &[TokenId], span: &Span) -> Result<(), Fault> {
         let first_row = self.rows.ids.len();
         let features = self.rows.features.len();
         for (i, at) in span.range.clone().enumerate() {
-            let Some(sequence) = self.seqs[span.seq.index()].as_mut() else {
-                return;
-            };
+            let sequence = self.seqs[span.seq.index()].as_mut();
+            let sequence = sequence.ok_or(Fault::NoSuchSequence(span.seq))?;
             sequence.tokens.push(tokens[at]);
             for layer in span.tap.layers.iter() {
                 let feature = [tokens[at] as f32, layer.0 as f32];
@@ -329,22 +331,29 @@ impl FakeTarget {
             }
             let logits = (self.script)(&sequence.tokens);
             assert_eq!(logits.len(), self.info.n_vocab, "the script's row");
-            let best = (0..logits.len()).fold(0, |b, i| if logits[i] > logits[b] { i } else { b });
             let wants_logits = !matches!(span.want, Want::Ids(_));
             let row = self.rows.logits.len() / self.info.n_vocab;
             self.rows.logit_row.push(wants_logits.then_some(row));
+            self.rows.ids.push(match &span.want {
+                Want::Logits => TokenId::MAX,
+                Want::Ids(plan) | Want::Both(plan) => {
+                    let pos = span.pos + i as Pos + 1;
+                    let drawn = self.sampler.draw(plan, &logits, pos, &[]);
+                    drawn.map_err(|e| Fault::Lost {
+                        what: format!("sampling of sequence {}", span.seq),
+                        why: e.to_string(),
+                    })?
+                }
+            });
             if wants_logits {
                 self.rows.logits.extend(logits);
             }
-            self.rows.ids.push(match span.want {
-                Want::Logits => TokenId::MAX,
-                _ => best as TokenId,
-            });
         }
         let rows = first_row..self.rows.ids.len();
         self.rows.span_rows.push(rows);
         let features = features..self.rows.features.len();
         self.rows.span_features.push(features);
+        Ok(())
     }
 }
 
@@ -394,7 +403,7 @@ impl Target for FakeTarget {
         self.check(tokens, spans)?;
         self.rows.clear(self.info.n_vocab);
         for span in spans {
-            self.fill(tokens, span);
+            self.fill(tokens, span)?;
         }
         let ticket = Ticket(nth);
         self.in_flight = Some(ticket);
