@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine_core::seams::{Ask, Proposal, TargetInfo};
-use engine_core::{Drafter, Fault, Out, Pos, Rows, SeqId, Span, Tap, Target, TokenId, Want};
+use engine_core::{
+    Drafter, Fault, Out, Pos, Rows, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want,
+};
 use sampling::Sampler;
 
 use crate::error::Failure;
@@ -90,18 +92,20 @@ impl Core {
         self.drafter_lost.as_ref()
     }
 
-    /// Gives a job a sequence.
-    ///
-    /// # Errors
-    /// The job comes back when the target has no slot although fewer than its maximum are ours.
-    pub(crate) fn admit(&mut self, job: Job) -> Result<(), (Job, Fault)> {
+    /// Gives a job a sequence. It ends at once when the target has no slot although fewer than its
+    /// maximum are ours.
+    pub(crate) fn admit(&mut self, job: Job, stats: &mut Stats) {
         match self.target.open() {
             Ok(seq) => {
                 let n_ctx = self.info().n_ctx;
                 self.active.push(Sequence::new(job, seq, n_ctx));
-                Ok(())
             }
-            Err(fault) => Err((job, fault)),
+            Err(fault) => {
+                let failure = Failure::Target(Arc::new(fault));
+                let ended = job.end(FinishReason::Failed(failure));
+                stats.count_end(&ended);
+                self.ended.push(ended);
+            }
         }
     }
 
@@ -210,7 +214,7 @@ impl Core {
                     (true, 0) => Out::Last,
                     (true, _) => Out::All,
                 },
-                want: if plan.is_plain_greedy() {
+                want: if draws_in_pass(plan) {
                     Want::Ids(Arc::clone(plan))
                 } else {
                     Want::Logits
@@ -342,6 +346,12 @@ impl Core {
             self.ended.push(ended);
         }
     }
+}
+
+/// Whether the target may draw: without the history that penalties count. A bias could ban every
+/// token, which must end one request and not the pass it shares with others.
+fn draws_in_pass(plan: &SamplePlan) -> bool {
+    plan.penalties.is_neutral() && plan.bias.is_empty()
 }
 
 /// Positions of a piece that become state.

@@ -10,7 +10,7 @@ use engine_core::seams::TargetInfo;
 use engine_core::{Drafter, Target};
 
 use crate::core::Core;
-use crate::error::{Failure, SubmitError};
+use crate::error::SubmitError;
 use crate::plan::Budget;
 use crate::request::{FinishReason, Request, Sink};
 use crate::sequence::{Ended, Job};
@@ -302,20 +302,13 @@ fn run(mut core: Core, shared: &Shared) {
             publish(shared, &mut local, &mut core);
             return;
         }
-        let mut failed = Vec::new();
         for job in admitted {
-            if let Err((job, fault)) = core.admit(job) {
-                let failure = Failure::Target(Arc::new(fault));
-                let ended = job.end(FinishReason::Failed(failure));
-                local.count_end(&ended);
-                failed.push(ended);
-            }
+            core.admit(job, &mut local);
         }
         if core.active() > 0 {
             core.tick(&mut local);
         }
         publish(shared, &mut local, &mut core);
-        failed.into_iter().for_each(Ended::deliver);
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talk to the model.
     Chat(ChatArgs),
+    /// Serve the HTTP APIs.
+    Serve(ServeArgs),
     /// Show what this machine offers.
     Doctor,
 }
@@ -48,16 +50,16 @@ pub(crate) struct SampleArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
     /// Randomness; 0 always takes the most probable token.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
     pub(crate) temperature: f32,
     /// Choose among the K most probable tokens; 0 = all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: u32,
     /// Choose among the most probable tokens that together reach this probability.
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     pub(crate) top_p: f32,
     /// Choose among tokens with at least this share of the largest probability.
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
     pub(crate) min_p: f32,
     /// Same seed, same answer.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -97,17 +99,96 @@ pub(crate) struct ChatArgs {
     pub(crate) sample: SampleArgs,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value_t = super::serve::LOOPBACK)]
+    pub(crate) host: std::net::IpAddr,
+    /// Port to listen on; 0 lets the system choose.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Key that clients must present.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// Listen beyond this machine although no key is set.
+    #[arg(long)]
+    pub(crate) allow_no_key: bool,
+    /// Requests that run at once; their tokens share passes.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) parallel: u16,
+    /// Requests that may wait beyond those.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) queue: u16,
+    /// The most bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    pub(crate) body_limit: u32,
+    /// Seconds that requests in progress may go on once the server is told to stop.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) drain: u16,
+    /// Whether to think when a request does not say: none, low, medium, high, xhigh or max
+    /// [default: none].
+    #[arg(long, value_name = "EFFORT", value_parser = effort)]
+    pub(crate) effort: Option<fourspark::Thinking>,
+    /// The model's name for clients [default: the file's own].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model_name: Option<String>,
+}
+
 fn effort(name: &str) -> Result<fourspark::Thinking, String> {
     fourspark::Thinking::from_effort_name(name)
         .ok_or_else(|| "expected none, low, medium, high, xhigh or max".to_owned())
 }
 
+fn number(text: &str, high: f32) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if (0.0..=high).contains(&value) => Ok(value),
+        _ => Err(format!("expected a number from 0 to {high}")),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, 100.0)
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    number(text, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
+
+    use super::Args;
 
     #[test]
     fn the_definition_is_consistent() {
-        super::Args::command().debug_assert();
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn values_that_cannot_be_meant_are_refused() {
+        let parse = |tail: &str| {
+            let words = ["fourspark", "run", "x"].into_iter().chain(tail.split(' '));
+            Args::try_parse_from(words)
+        };
+        assert!(parse("--temperature 0.7 --top-p 0.9 --min-p 0.05 --effort high").is_ok());
+        for bad in [
+            "--temperature -1",
+            "--temperature NaN",
+            "--temperature 1e9",
+            "--top-p 1.5",
+            "--min-p nan",
+            "--max-tokens 0",
+            "--ctx 0",
+            "--threads 0",
+            "--effort extreme",
+            "--raw --system y",
+            "--unknown",
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{bad}");
+        }
     }
 }

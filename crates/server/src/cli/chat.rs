@@ -14,7 +14,7 @@ const HELP: &str =
     "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C ends an answer";
 
 pub(crate) fn chat(args: &ChatArgs) -> Result<()> {
-    let generate = model::generate(&args.sample)?;
+    let generate = model::generate(&args.sample);
     let engine = model::load(&args.model, EngineOptions::default())?;
     let interrupt = Interrupt::listen()?;
     out::note(&format!("{}: {HELP}", engine.info().name));

@@ -10,6 +10,7 @@ mod interrupt;
 mod model;
 mod out;
 mod run;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ pub fn main() -> ExitCode {
     let result = match args.command {
         Command::Run(run) => run::run(&run),
         Command::Chat(chat) => chat::chat(&chat),
+        Command::Serve(args) => serve::serve(&args),
         Command::Doctor => doctor::doctor(),
     };
     match result {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use fourspark::{Effort, Engine, EngineOptions, Generate, SamplePlan, Thinking};
 
 use super::args::{ModelArgs, SampleArgs};
@@ -35,30 +35,27 @@ pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
     Ok(engine)
 }
 
-/// How to answer. Values are checked here, so that a wrong one is a usage error with its name.
-pub(crate) fn generate(args: &SampleArgs) -> Result<Generate> {
-    let in_range = |name: &str, value: f32, low: f32, high: f32| {
-        if (low..=high).contains(&value) {
-            return Ok(());
-        }
-        bail!("--{name} is {value}, expected {low} to {high}")
-    };
-    in_range("temperature", args.temperature, 0.0, 100.0)?;
-    in_range("top-p", args.top_p, f32::MIN_POSITIVE, 1.0)?;
-    in_range("min-p", args.min_p, 0.0, 1.0)?;
+/// How to answer.
+pub(crate) fn generate(args: &SampleArgs) -> Generate {
     let plan = SamplePlan {
-        temperature: args.temperature,
+        // Too small to tell from greedy, and too small to divide by.
+        temperature: if args.temperature < 1e-5 {
+            0.0
+        } else {
+            args.temperature
+        },
         top_k: args.top_k,
-        top_p: args.top_p,
+        // 0 means the best token alone.
+        top_p: args.top_p.max(f32::MIN_POSITIVE),
         min_p: args.min_p,
         seed: args.seed,
         ..SamplePlan::greedy()
     };
-    Ok(Generate {
+    Generate {
         plan: Arc::new(plan),
         max_tokens: args.max_tokens,
         ..Generate::default()
-    })
+    }
 }
 
 /// Whether to think, and how hard.

@@ -10,7 +10,7 @@ use super::interrupt::Interrupt;
 use super::{model, out};
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let generate = model::generate(&args.sample)?;
+    let generate = model::generate(&args.sample);
     let engine = model::load(&args.model, EngineOptions::default())?;
     let interrupt = Interrupt::listen()?;
     let stream = if args.raw {
