@@ -90,9 +90,11 @@ impl Heads {
         normed: &[f32],
         pre_norm: &[f32],
     ) -> Result<Vec<Proposal>, Fault> {
-        let mut live = self.check(chains, normed, pre_norm)?;
-        let n_vocab = self.model.meta.stage.n_vocab;
-        let rows: usize = chains.iter().map(|c| c.rows).sum();
+        let (d, n_vocab) = (self.model.meta.stage.n_embd, self.model.meta.stage.n_vocab);
+        let rows = chains.iter().map(|c| c.rows).sum();
+        check_rows(d, rows, [normed.len(), pre_norm.len()])?;
+        check_tokens(chains.iter().map(|c| c.seed), n_vocab)?;
+        let mut live = start(chains);
         self.buffers.base.resize(rows * n_vocab, 0.0);
         if rows > 0 {
             target.head(normed, &mut self.buffers.base)?;
@@ -122,61 +124,52 @@ impl Heads {
         Ok(proposals)
     }
 
-    /// The chains, if the rows are theirs.
-    fn check(
-        &self,
-        chains: &[Chain<'_>],
+    /// Logits of rows whose previous tokens are known: tied head plus Markov bias, as the chain sees
+    /// them. `normed` `[n, n_embd]` f32, `previous` `[n]`; answers `[n, n_vocab]` f32. For measuring
+    /// a drafter on given text.
+    ///
+    /// # Errors
+    /// As [`Heads::draw`].
+    pub fn logits(
+        &mut self,
+        target: &mut dyn Target,
         normed: &[f32],
-        pre_norm: &[f32],
-    ) -> Result<Vec<Live>, Fault> {
-        let m = &self.model.meta.stage;
-        let mut first = 0;
-        let mut live = Vec::with_capacity(chains.len());
-        for (chain, c) in chains.iter().enumerate() {
-            if c.seed as usize >= m.n_vocab {
-                return Err(Fault::BadToken {
-                    token: c.seed,
-                    index: chain,
-                    n_vocab: m.n_vocab,
-                });
-            }
-            let previous = c.seed;
-            live.push(Live {
-                chain,
-                first,
-                previous,
-            });
-            first += c.rows;
+        previous: &[TokenId],
+    ) -> Result<Vec<f32>, Fault> {
+        let (d, n_vocab) = (self.model.meta.stage.n_embd, self.model.meta.stage.n_vocab);
+        check_rows(d, previous.len(), [normed.len(), normed.len()])?;
+        check_tokens(previous.iter().copied(), n_vocab)?;
+        let mut base = vec![0.0; previous.len() * n_vocab];
+        target.head(normed, &mut base)?;
+        self.markov(previous.iter().copied());
+        let both = self.buffers.logits.iter().zip(&base);
+        Ok(both.map(|(markov, base)| markov + base).collect())
+    }
+
+    /// Markov rows of the previous tokens and their logits.
+    fn markov(&mut self, previous: impl ExactSizeIterator<Item = TokenId>) {
+        let (w, b) = (&self.model.heads, &mut self.buffers);
+        let (rank, n_vocab) = (w.w1.k, self.model.meta.stage.n_vocab);
+        b.w1.resize(previous.len() * rank, 0.0);
+        b.logits.resize(previous.len() * n_vocab, 0.0);
+        for (token, row) in previous.zip(b.w1.chunks_exact_mut(rank)) {
+            w.w1.decode(token as usize, row);
         }
-        let want = first * m.n_embd;
-        if normed.len() != want || pre_norm.len() != want {
-            return Err(Fault::BadState {
-                field: "hidden rows",
-                expected: format!("{first} rows of {}", m.n_embd),
-                got: format!("{} and {} values", normed.len(), pre_norm.len()),
-            });
-        }
-        Ok(live)
+        self.runner.product(&w.w2, &b.w1, &mut b.logits);
     }
 
     /// Base plus Markov logits of row `step` of every live chain, and the Markov rows they used.
     fn score(&mut self, live: &[Live], step: usize) {
-        let (w, b) = (&self.model.heads, &mut self.buffers);
-        let (rank, n_vocab) = (w.w1.k, self.model.meta.stage.n_vocab);
-        b.w1.resize(live.len() * rank, 0.0);
-        for (l, row) in live.iter().zip(b.w1.chunks_exact_mut(rank)) {
-            w.w1.decode(l.previous as usize, row);
-        }
-        b.logits.resize(live.len() * n_vocab, 0.0);
-        self.runner.product(&w.w2, &b.w1, &mut b.logits);
+        self.markov(live.iter().map(|l| l.previous));
+        let b = &mut self.buffers;
+        let n_vocab = self.model.meta.stage.n_vocab;
         for (l, row) in live.iter().zip(b.logits.chunks_exact_mut(n_vocab)) {
             let mut at = l.first + step;
             if mutant(201) {
                 // Row 0 taken for no prediction row, as in other block drafters.
                 at = (at + 1).min(b.base.len() / n_vocab - 1);
             }
-            let base = &b.base[at * n_vocab..][..n_vocab];
-            for (v, u) in row.iter_mut().zip(base) {
+            for (v, u) in row.iter_mut().zip(&b.base[at * n_vocab..]) {
                 *v += u;
             }
         }
@@ -247,4 +240,44 @@ impl Heads {
             }
         }
     }
+}
+
+/// All chains before their first candidate.
+fn start(chains: &[Chain<'_>]) -> Vec<Live> {
+    let mut first = 0;
+    let mut live = Vec::with_capacity(chains.len());
+    for (chain, c) in chains.iter().enumerate() {
+        let previous = c.seed;
+        live.push(Live {
+            chain,
+            first,
+            previous,
+        });
+        first += c.rows;
+    }
+    live
+}
+
+fn check_tokens(tokens: impl Iterator<Item = TokenId>, n_vocab: usize) -> Result<(), Fault> {
+    for (index, token) in tokens.enumerate() {
+        if token as usize >= n_vocab {
+            return Err(Fault::BadToken {
+                token,
+                index,
+                n_vocab,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_rows(d: usize, rows: usize, got: [usize; 2]) -> Result<(), Fault> {
+    if got == [rows * d; 2] {
+        return Ok(());
+    }
+    Err(Fault::BadState {
+        field: "hidden rows",
+        expected: format!("{rows} rows of {d}"),
+        got: format!("{} and {} values", got[0], got[1]),
+    })
 }
