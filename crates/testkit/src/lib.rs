@@ -9,6 +9,7 @@
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
 //! * [`compare`]: bits, ulps, nmse, sets.
+//! * [`sim_draft`]: a simulated speculating device, for policies of width.
 //! * [`require`](mod@require): skips that are seen and counted.
 
 pub mod compare;
@@ -19,5 +20,6 @@ pub mod golden;
 pub mod oracle;
 pub mod require;
 pub mod rng;
+pub mod sim_draft;
 
 pub use error::Error;
