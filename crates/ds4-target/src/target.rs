@@ -165,6 +165,12 @@ impl CpuTarget {
         &self.model
     }
 
+    /// Its threads, to be shared by a drafter that runs when the target does not.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     /// How it runs.
     #[must_use]
     pub fn options(&self) -> &Options {

@@ -5,6 +5,7 @@
 //! answer that comes from the code under test proves nothing (`xtask ci` checks the manifest).
 //!
 //! * [`oracle`]: the target's forward pass in f64, from spec/ds4-architecture.md.
+//! * [`oracle::draft`]: the draft model, from spec/dspark.md.
 //! * [`fixture`]: random models from a seed, with the metadata of their files.
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
