@@ -126,6 +126,38 @@ pub enum FormatError {
         /// What is wrong.
         why: &'static str,
     },
+    /// Codebook levels that no writer produces.
+    #[error("{format}: codebook: {why}")]
+    BadCodebook {
+        /// The format.
+        format: Format,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A codebook container that does not parse.
+    #[error("{kind} sidecar: near byte {at}: {what}: expected {expected}, got {got}")]
+    Sidecar {
+        /// Kind of container.
+        kind: &'static str,
+        /// Offset after the last field read.
+        at: usize,
+        /// The field.
+        what: &'static str,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// Codebooks and tensors that do not belong together.
+    #[error("{tensor}: codebook: expected {expected}, got {got}")]
+    BookMismatch {
+        /// Name of the tensor or entry.
+        tensor: String,
+        /// What was needed.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
 }
 
 impl Format {

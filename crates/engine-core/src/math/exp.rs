@@ -20,7 +20,8 @@ pub fn exp(x: f32) -> f32 {
     // `max` and `min` return the number when the other operand is NaN.
     #[allow(clippy::manual_clamp)] // clamp would keep NaN
     let c = x.max(-104.0).min(88.8);
-    let n = fma(c, LOG2_E, ROUND) - ROUND;
+    let t = fma(c, LOG2_E, ROUND);
+    let n = t - ROUND;
     let r = fma(n, -LN2_HI, c);
     let r = fma(n, -LN2_LO, r);
     let p = 1.984_126_98e-4;
@@ -30,10 +31,11 @@ pub fn exp(x: f32) -> f32 {
     let p = fma(p, r, 1.666_666_7e-1);
     let p = fma(p, r, 0.5);
     let r2 = r * r;
-    let t = 1.0 + r;
-    let e = r - (t - 1.0);
-    let v = t + fma(r2, p, e);
-    let ni = n as i32;
+    let s = 1.0 + r;
+    let e = r - (s - 1.0);
+    let v = s + fma(r2, p, e);
+    // The mantissa of t holds the rounded integer: cheaper than a conversion, same value.
+    let ni = (t.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let n1 = ni >> 1;
     let n2 = ni - n1;
     let y = v * pow2(n1) * pow2(n2);

@@ -15,7 +15,7 @@ mod sum;
 
 pub use cpu::{Level, simd_level};
 pub use exp::{exp, sigmoid, silu};
-pub use log::{log1p, softplus, sqrt_softplus};
+pub use log::{ln, log1p, softplus, sqrt_softplus};
 pub use rope::{RopeTable, Yarn};
 pub use sum::{LANES, SEGMENT, dot, fold_lanes, rms_scale, row_total, sum_squares};
 

@@ -29,7 +29,7 @@ pub fn row_total(first: bool, total: f32, segment: f32) -> f32 {
     if first { segment } else { total + segment }
 }
 
-/// Rule 5: sum of a[k] * b[k], segments of 512, inside a segment 32 partial sums over k mod 32 by
+/// Rule 5: sum of `a[k] * b[k]`, segments of 512, inside a segment 32 partial sums over k mod 32 by
 /// fma in k order from +0, combined by [`fold_lanes`], segments added in order. A length that is
 /// not a multiple of 32 ends with a partly filled stripe. The empty sum is +0.
 ///

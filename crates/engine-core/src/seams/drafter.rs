@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::target::Target;
 use crate::fault::Fault;
 use crate::ids::{Epoch, Pos, SeqId, TokenId};
-use crate::span::Ticket;
+use crate::plan::SamplePlan;
+use crate::span::{Tap, Ticket};
 
 /// A request to draft for one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +94,38 @@ pub struct Proposal {
 
 /// Anything that can propose tokens: DSpark in process or remote, suffix match, none.
 pub trait Drafter {
-    /// Proposes for every ask, in order. A proposal may be empty; a drafter never errs on speed.
+    /// Proposes for every ask, in order. `plans`: how each ask's request draws its tokens, so that
+    /// candidates are drawn with the same noise. A proposal may be empty: a drafter that has
+    /// nothing good to say saves a pass.
     ///
     /// # Errors
     /// `Lost` when the drafter died: the caller goes on without it.
-    fn propose(&mut self, target: &mut dyn Target, asks: &[Ask]) -> Result<Vec<Proposal>, Fault>;
+    fn propose(
+        &mut self,
+        target: &mut dyn Target,
+        asks: &[Ask],
+        plans: &[&SamplePlan],
+    ) -> Result<Vec<Proposal>, Fault>;
+
+    /// Which target layers it wants features of, for every committed position; empty for none.
+    fn tap(&self) -> Tap;
+
+    /// Takes newly committed tokens and their features. `tokens` `[n]` stand at `pos..pos + n`;
+    /// `features` `[n, tap layers, n_embd]` f32, or empty when the drafter taps nothing.
+    ///
+    /// # Errors
+    /// `Lost`.
+    fn observe(
+        &mut self,
+        seq: SeqId,
+        pos: Pos,
+        tokens: &[TokenId],
+        features: &[f32],
+    ) -> Result<(), Fault>;
+
+    /// Forgets what it knows at and above `pos`.
+    fn truncate(&mut self, seq: SeqId, pos: Pos);
+
+    /// Forgets a sequence.
+    fn close(&mut self, seq: SeqId);
 }

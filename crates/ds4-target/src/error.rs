@@ -1,0 +1,109 @@
+//! Why a model cannot be loaded. Every variant names the file, the key or tensor, and both values.
+
+/// A refused model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The architecture is not this one.
+    #[error("{file}: general.architecture: expected {expected}, got {got}")]
+    Architecture {
+        /// The file.
+        file: String,
+        /// What this engine runs.
+        expected: &'static str,
+        /// What the file holds, with the reason it is known to be refused.
+        got: String,
+    },
+    /// A shape-bearing key is missing: there are no silent defaults.
+    #[error("{file}: metadata key {key} is missing (expected {expected})")]
+    MissingKey {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A key holds something else.
+    #[error("{file}: metadata key {key}: expected {expected}, got {got}")]
+    BadKey {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// A tensor is missing.
+    #[error("{file}: tensor {tensor} is missing ({bound} of {wanted} tensors bound)")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Tensors found so far.
+        bound: usize,
+        /// Tensors this model needs.
+        wanted: usize,
+    },
+    /// Tensors nothing asked for.
+    #[error("{file}: {count} unknown tensors, first {tensor}")]
+    UnknownTensors {
+        /// The file.
+        file: String,
+        /// The first one.
+        tensor: String,
+        /// How many.
+        count: usize,
+    },
+    /// A tensor's shape does not follow from the metadata.
+    #[error("{file}: tensor {tensor}: expected shape {expected:?}, got {got:?} (ne order)")]
+    Shape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Input dimension first, as in the file.
+        expected: Vec<u64>,
+        /// What the file holds.
+        got: Vec<u64>,
+    },
+    /// A tensor's format is not allowed in its place, or not supported.
+    #[error("{file}: tensor {tensor}: expected {expected}, got {got}")]
+    Format {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What may stand there.
+        expected: String,
+        /// What the file holds.
+        got: String,
+    },
+    /// A tensor's values are not possible.
+    #[error("{file}: tensor {tensor}: element {index}: expected {expected}, got {got}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Which element.
+        index: usize,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// The options ask for something this model cannot do.
+    #[error("{option}: expected {expected}, got {got}")]
+    Option {
+        /// Which option.
+        option: &'static str,
+        /// What is possible.
+        expected: String,
+        /// What was asked.
+        got: String,
+    },
+}

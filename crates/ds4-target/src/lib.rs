@@ -1,0 +1,24 @@
+//! The DeepSeek V4 target on the CPU: loading, one pass for prefill, decode and verify, and the
+//! position-addressed state of many sequences.
+//!
+//! Must not know: drafters, processes, HTTP, tokenizers, vendors. The layers are usable by a drafter
+//! (`layers`), which brings its own keys.
+
+mod batch;
+pub mod blocks;
+pub mod error;
+mod gguf_source;
+mod layers;
+mod linear;
+pub mod meta;
+pub mod pool;
+pub mod source;
+pub mod state;
+mod target;
+pub mod tensor;
+pub mod weights;
+
+pub use error::LoadError;
+pub use gguf_source::GgufSource;
+pub use meta::{Ds4Meta, Ratio};
+pub use target::{CpuTarget, Model, Options};

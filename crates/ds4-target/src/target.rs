@@ -1,0 +1,648 @@
+//! The target on the CPU: the `Target` seam over layers, pool and state.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use engine_core::mutant::mutant;
+use engine_core::seams::TargetInfo;
+use engine_core::{Fault, NumericClass, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want};
+use fpx_quant::{A8Rows, Out};
+use sampling::Sampler;
+
+use crate::batch::{Batch, Limits};
+use crate::error::LoadError;
+use crate::layers::{Ctx, Ropes, Scratch, attention, hc, moe};
+use crate::linear::{Counters, Input, Job, run};
+use crate::meta::{Ds4Meta, Ratio};
+use crate::pool::{Pool, split};
+use crate::source::Source;
+use crate::state::{self, SeqState, StateShape};
+use crate::weights::Weights;
+
+/// How to run a model.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Positions a sequence may reach; at most what the model was trained for.
+    pub n_ctx: usize,
+    /// Sequences that may be open at once.
+    pub n_seq_max: usize,
+    /// Widest verify: the longest span whose every prefix may be committed.
+    pub verify_max: usize,
+    /// Longest span of a pass (a prefill chunk).
+    pub span_max: usize,
+    /// Whether the model's own fp8/fp4 roundings are applied (and rows packed).
+    pub kv_sim: bool,
+    /// Threads, the caller included.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            n_ctx: 4096,
+            n_seq_max: 4,
+            verify_max: 8,
+            span_max: 512,
+            kv_sim: true,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// A loaded model, shared by targets.
+#[derive(Clone)]
+pub struct Model {
+    /// Hyper-parameters.
+    pub meta: Ds4Meta,
+    /// Bound weights.
+    pub weights: Weights,
+    /// Digest of hyper-parameters, tensor table and samples of every tensor.
+    pub fingerprint: [u8; 32],
+}
+
+/// Names the model instead of printing its vectors.
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Model({} layers, {} tensors)",
+            self.meta.n_layer, self.weights.n_tensors
+        )
+    }
+}
+
+impl Model {
+    /// Reads and binds a model. Nothing is computed; mapped tensors are touched at their ends only.
+    ///
+    /// # Errors
+    /// Any [`LoadError`].
+    pub fn load(source: &dyn Source) -> Result<Self, LoadError> {
+        let meta = Ds4Meta::read(source)?;
+        let weights = Weights::bind(source, &meta)?;
+        let fingerprint = fingerprint(source, &meta);
+        Ok(Self {
+            meta,
+            weights,
+            fingerprint,
+        })
+    }
+}
+
+/// Bytes of each tensor's head and tail that enter the fingerprint.
+const SAMPLE: usize = 4096;
+
+fn fingerprint(source: &dyn Source, meta: &Ds4Meta) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    hash.update(format!("{meta:?}").as_bytes());
+    let mut names = source.tensor_names();
+    names.sort();
+    for name in names {
+        let Some(t) = source.tensor(&name) else {
+            continue;
+        };
+        hash.update(format!("{name} {:?} {}", t.shape, t.format).as_bytes());
+        let bytes = t.bytes.as_slice();
+        hash.update(&bytes[..bytes.len().min(SAMPLE)]);
+        hash.update(&bytes[bytes.len().saturating_sub(SAMPLE)..]);
+    }
+    *hash.finalize().as_bytes()
+}
+
+/// The CPU target.
+pub struct CpuTarget {
+    model: Arc<Model>,
+    options: Options,
+    info: TargetInfo,
+    shape: StateShape,
+    ropes: Ropes,
+    pool: Arc<Pool>,
+    counters: Counters,
+    seqs: Vec<Option<SeqState>>,
+    /// Closed sequences, kept to be reused: a reset is two words.
+    spare: Vec<SeqState>,
+    batch: Batch,
+    scratch: Scratch,
+    rows: Rows,
+    in_flight: Option<Ticket>,
+    tickets: u64,
+    head_a8: A8Rows,
+    sampler: Sampler,
+}
+
+impl std::fmt::Debug for CpuTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CpuTarget({:?}, {:?})", self.model, self.options)
+    }
+}
+
+impl CpuTarget {
+    /// A target over a loaded model.
+    ///
+    /// # Errors
+    /// `Option` if the options do not fit the model.
+    pub fn new(model: Arc<Model>, options: Options) -> Result<Self, LoadError> {
+        check(&model.meta, &options)?;
+        let m = &model.meta;
+        let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
+        let info = TargetInfo {
+            n_vocab: m.n_vocab,
+            n_embd: m.n_embd,
+            n_layer: m.n_layer,
+            n_ctx: options.n_ctx as u64,
+            n_seq_max: options.n_seq_max,
+            verify_max: options.verify_max,
+            span_max: options.span_max,
+            class: NumericClass::Equal,
+            fingerprint: model.fingerprint,
+        };
+        Ok(Self {
+            ropes: Ropes::new(m),
+            pool: Arc::new(Pool::new(options.threads)),
+            counters: Counters::default(),
+            seqs: vec![None; options.n_seq_max],
+            spare: Vec::new(),
+            batch: Batch::default(),
+            scratch: Scratch::default(),
+            rows: Rows::default(),
+            in_flight: None,
+            tickets: 0,
+            head_a8: A8Rows::default(),
+            sampler: Sampler::new(m.n_vocab),
+            model,
+            options,
+            info,
+            shape,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Its threads, to be shared by a drafter that runs when the target does not.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// How it runs.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Bytes of weights that products have read since the start.
+    #[must_use]
+    pub fn weight_bytes_read(&self) -> u64 {
+        self.counters.weight_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Io`.
+    pub fn poison_stale(&mut self, seq: SeqId) -> Result<(), Fault> {
+        let mut saved = Vec::new();
+        self.save(seq, &mut saved)?;
+        let state = self.seqs[seq.index()]
+            .as_mut()
+            .ok_or(Fault::NoSuchSequence(seq))?;
+        state.poison();
+        state::load(
+            state,
+            &self.shape,
+            &self.model.fingerprint,
+            &mut saved.as_slice(),
+        )
+    }
+
+    /// The digest of a sequence's saved rows: its state hash.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`.
+    pub fn digest(&self, seq: SeqId) -> Result<[u8; 32], Fault> {
+        let mut hash = blake3::Hasher::new();
+        self.save(seq, &mut hash)?;
+        Ok(*hash.finalize().as_bytes())
+    }
+
+    fn state(&self, seq: SeqId) -> Result<&SeqState, Fault> {
+        self.seqs
+            .get(seq.index())
+            .and_then(Option::as_ref)
+            .ok_or(Fault::NoSuchSequence(seq))
+    }
+
+    fn free_slot(&self) -> Result<usize, Fault> {
+        self.seqs
+            .iter()
+            .position(Option::is_none)
+            .ok_or(Fault::Exhausted {
+                what: "sequences",
+                wanted: self.options.n_seq_max as u64 + 1,
+                limit: self.options.n_seq_max as u64,
+            })
+    }
+
+    fn fresh(&mut self) -> SeqState {
+        self.spare
+            .pop()
+            .unwrap_or_else(|| SeqState::new(&self.shape))
+    }
+
+    /// Runs the layers over the batch; leaves the streams in the scratch.
+    fn run_layers(&mut self, spans: &[Span]) {
+        let Self {
+            model,
+            pool,
+            counters,
+            ropes,
+            seqs,
+            batch,
+            scratch,
+            rows,
+            options,
+            ..
+        } = self;
+        let ctx = Ctx {
+            pool,
+            meta: &model.meta,
+            counters,
+            kv_sim: options.kv_sim,
+            ropes,
+        };
+        let d = model.meta.n_embd;
+        scratch.begin(&ctx, &batch.pos);
+        embed_streams(&ctx, &model.weights, batch, &mut scratch.x);
+        for (at, layer) in model.weights.layers.iter().enumerate() {
+            let s = &mut *scratch;
+            hc::pre(&ctx, &layer.hc_attn, &layer.attn.norm, s.site());
+            let angles = match layer.ratio {
+                Ratio::None => &s.angles_window,
+                _ => &s.angles_compressed,
+            };
+            let (h, a8, block) = (&s.h, &mut s.a8, &mut s.block);
+            let (attn, keys) = (&mut s.attn, &mut s.keys);
+            attention::forward(
+                &ctx, at, layer, batch, angles, seqs, h, a8, attn, keys, block,
+            );
+            hc::post(&ctx, &mut s.x, block, &s.mix);
+            hc::pre(&ctx, &layer.hc_ffn, &layer.moe.norm, s.site());
+            let (h, a8, block) = (&s.h, &mut s.a8, &mut s.block);
+            let (w, tokens) = (&layer.moe, &batch.tokens);
+            moe::forward(&ctx, w, tokens, h, a8, &mut s.moe, &mut s.routes, block);
+            hc::post(&ctx, &mut s.x, block, &s.mix);
+            tap(batch, spans, at, &s.x, d, rows);
+        }
+    }
+
+    /// Final hidden states of the rows asked for, then logits or ids.
+    fn run_head(&mut self, spans: &[Span]) -> Result<(), Fault> {
+        let Self {
+            model,
+            pool,
+            counters,
+            ropes,
+            batch,
+            scratch,
+            rows,
+            options,
+            head_a8,
+            sampler,
+            ..
+        } = self;
+        let ctx = Ctx {
+            pool,
+            meta: &model.meta,
+            counters,
+            kv_sim: options.kv_sim,
+            ropes,
+        };
+        let (d, n_vocab) = (model.meta.n_embd, model.meta.n_vocab);
+        let n = batch.out.len();
+        if n == 0 {
+            return Ok(());
+        }
+        // `u` and `h` are free now: gather the streams of the wanted tokens beside each other.
+        scratch.gathered.resize(n * 4 * d, 0.0);
+        for (i, token) in batch.out.iter().enumerate() {
+            let from = &scratch.x[token * 4 * d..][..4 * d];
+            scratch.gathered[i * 4 * d..][..4 * d].copy_from_slice(from);
+        }
+        scratch.hidden.resize(n * d, 0.0);
+        let w = &model.weights;
+        let (x, merged) = (&scratch.gathered, &mut scratch.merged);
+        merged.resize(n * d, 0.0);
+        hc::merge(&ctx, &w.hc_head, x, head_a8, merged);
+        for (row, out) in merged
+            .chunks_exact(d)
+            .zip(scratch.hidden.chunks_exact_mut(d))
+        {
+            ds4_kernels::cpu::rms_norm(row, &w.output_norm, model.meta.rms_eps, out);
+        }
+        scratch.logits.resize(n * n_vocab, 0.0);
+        let input = Input::new(pool, &scratch.hidden, n, d, head_a8, &[&w.head]);
+        let out = Out::new(&mut scratch.logits, n, n_vocab);
+        run(
+            pool,
+            counters,
+            &[Job::new(pool, w.head.matrix(), &input, 0..n, out)],
+        );
+        let pos = |row: usize| batch.pos[batch.out[row]];
+        deliver(spans, pos, &scratch.logits, sampler, rows)
+    }
+}
+
+/// Turns logits into what each row asked for. `pos`: position of each row's token.
+fn deliver(
+    spans: &[Span],
+    pos: impl Fn(usize) -> Pos,
+    logits: &[f32],
+    sampler: &mut Sampler,
+    rows: &mut Rows,
+) -> Result<(), Fault> {
+    let n_vocab = rows.n_vocab;
+    for (span, range) in spans.iter().zip(rows.span_rows.clone()) {
+        for row in range {
+            let values = &logits[row * n_vocab..][..n_vocab];
+            let keep = !matches!(span.want, Want::Ids(_));
+            if keep && !(mutant(42) && row > 0) {
+                rows.logit_row.push(Some(rows.logits.len() / n_vocab));
+                rows.logits.extend_from_slice(values);
+            } else {
+                rows.logit_row.push(if keep { Some(0) } else { None });
+            }
+            rows.ids.push(match &span.want {
+                Want::Logits => TokenId::MAX,
+                Want::Ids(plan) | Want::Both(plan) => sampler
+                    .draw(plan, values, pos(row) + 1, &[])
+                    .map_err(|e| Fault::Lost {
+                        what: format!("sampling of sequence {}", span.seq),
+                        why: e.to_string(),
+                    })?,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn embed_streams(ctx: &Ctx<'_>, w: &Weights, batch: &Batch, x: &mut [f32]) {
+    let d = ctx.meta.n_embd;
+    ctx.pool.each(batch.n(), 16, split(x, 4 * d), |i, x| {
+        let (first, rest) = x.split_at_mut(d);
+        w.embed.decode(batch.tokens[i] as usize, first);
+        for stream in rest.chunks_exact_mut(d) {
+            if mutant(28) {
+                stream.fill(0.0);
+            } else {
+                stream.copy_from_slice(first);
+            }
+        }
+    });
+}
+
+/// Copies the mean of the streams after layer `at` for spans that tap it.
+fn tap(batch: &Batch, spans: &[Span], at: usize, x: &[f32], d: usize, rows: &mut Rows) {
+    for ((span, piece), features) in spans.iter().zip(&batch.pieces).zip(&rows.span_features) {
+        let layers = &span.tap.layers;
+        for (slot, _) in layers.iter().enumerate().filter(|(_, l)| l.index() == at) {
+            for i in 0..piece.len {
+                let x = &x[(piece.at + i) * 4 * d..][..4 * d];
+                let to = features.start + (i * layers.len() + slot) * d;
+                for (j, f) in rows.features[to..to + d].iter_mut().enumerate() {
+                    *f = (((x[j] + x[d + j]) + x[2 * d + j]) + x[3 * d + j]) * 0.25;
+                }
+            }
+        }
+    }
+}
+
+fn check(m: &Ds4Meta, o: &Options) -> Result<(), LoadError> {
+    let bad = |option, expected: String, got: String| {
+        Err(LoadError::Option {
+            option,
+            expected,
+            got,
+        })
+    };
+    if o.n_ctx == 0 || o.n_ctx as u64 > m.n_ctx_train {
+        return bad(
+            "n_ctx",
+            format!("1..={}", m.n_ctx_train),
+            o.n_ctx.to_string(),
+        );
+    }
+    if o.n_seq_max == 0 || o.verify_max == 0 || o.span_max < o.verify_max || o.threads == 0 {
+        let got = format!(
+            "n_seq_max {}, verify_max {}, span_max {}, threads {}",
+            o.n_seq_max, o.verify_max, o.span_max, o.threads
+        );
+        return bad(
+            "options",
+            "all at least 1, span_max >= verify_max".to_owned(),
+            got,
+        );
+    }
+    let nope = m.head_dim - m.n_rot;
+    if o.kv_sim && !nope.is_multiple_of(ds4_kernels::cpu::KV_BLOCK) {
+        let got = format!("head_dim {} - rotary {} = {nope}", m.head_dim, m.n_rot);
+        return bad(
+            "kv_sim",
+            "unrotated channels a multiple of 64".to_owned(),
+            got,
+        );
+    }
+    let sparse = m.ratios.contains(&Ratio::Sparse);
+    if o.kv_sim && sparse && (!m.index_dim.is_power_of_two() || !m.index_dim.is_multiple_of(32)) {
+        let expected = "indexer dimension a power of two of at least 32".to_owned();
+        return bad("kv_sim", expected, m.index_dim.to_string());
+    }
+    Ok(())
+}
+
+impl Target for CpuTarget {
+    fn info(&self) -> &TargetInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> Result<SeqId, Fault> {
+        let slot = self.free_slot()?;
+        let mut state = self.fresh();
+        state.reset();
+        self.seqs[slot] = Some(state);
+        Ok(SeqId(slot as u32))
+    }
+
+    fn fork(&mut self, seq: SeqId) -> Result<SeqId, Fault> {
+        let copy = self.state(seq)?.clone();
+        let slot = self.free_slot()?;
+        self.seqs[slot] = Some(copy);
+        Ok(SeqId(slot as u32))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        if let Some(state) = self.seqs.get_mut(seq.index()).and_then(Option::take) {
+            self.spare.push(state);
+        }
+    }
+
+    fn pos(&self, seq: SeqId) -> Option<Pos> {
+        self.state(seq).ok().map(|s| s.pos)
+    }
+
+    fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault> {
+        let limits = Limits {
+            n_vocab: self.info.n_vocab,
+            n_ctx: self.options.n_ctx,
+            span_max: self.options.span_max,
+        };
+        let seqs = &self.seqs;
+        let stands = |seq: SeqId| {
+            let state = seqs.get(seq.index())?.as_ref()?;
+            Some((seq.index(), state.pos))
+        };
+        self.batch.build(tokens, spans, &limits, stands)?;
+        for layer in spans.iter().flat_map(|s| s.tap.layers.iter()) {
+            if layer.index() >= self.info.n_layer {
+                return Err(Fault::Unsupported(
+                    "a tap on a layer the model does not have",
+                ));
+            }
+        }
+        let needs_history = |want: &Want| match want {
+            Want::Ids(p) | Want::Both(p) => !p.penalties.is_neutral(),
+            Want::Logits => false,
+        };
+        if spans.iter().any(|s| needs_history(&s.want)) {
+            return Err(Fault::Unsupported(
+                "a plan with penalties in the pass (ask for logits)",
+            ));
+        }
+        self.lay_out_rows(spans);
+        self.run_layers(spans);
+        self.run_head(spans)?;
+        for piece in &self.batch.pieces {
+            if let Some(state) = self.seqs[piece.slot].as_mut() {
+                state.end = (piece.pos + piece.len) as Pos;
+                let floor = (piece.pos + piece.len).saturating_sub(self.options.verify_max);
+                state.floor = state.pos.max(floor as Pos);
+            }
+        }
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.in_flight = Some(ticket);
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket, _deadline: Option<Instant>) -> Result<&Rows, Fault> {
+        if self.in_flight.take() != Some(ticket) {
+            return Err(Fault::NoSuchTicket(ticket.0));
+        }
+        Ok(&self.rows)
+    }
+
+    fn commit(&mut self, seq: SeqId, pos: Pos) {
+        if let Some(state) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut) {
+            let range = state.floor..=state.end;
+            debug_assert!(range.contains(&pos), "commit {pos} outside {range:?}");
+            state.pos = if mutant(38) {
+                state.end
+            } else {
+                pos.clamp(state.floor, state.end)
+            };
+            (state.end, state.floor) = (state.pos, state.pos);
+        }
+    }
+
+    fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault> {
+        let (d, v) = (self.info.n_embd, self.info.n_vocab);
+        let n = rows.len() / d;
+        if rows.len() != n * d || out.len() != n * v {
+            let expected = format!("rows of {d}, logits of {v}");
+            let got = format!("{} and {} values", rows.len(), out.len());
+            return Err(Fault::BadState {
+                field: "head rows",
+                expected,
+                got,
+            });
+        }
+        let w = &self.model.weights.head;
+        let input = Input::new(&self.pool, rows, n, d, &mut self.head_a8, &[w]);
+        let out = Out::new(out, n, v);
+        run(
+            &self.pool,
+            &self.counters,
+            &[Job::new(&self.pool, w.matrix(), &input, 0..n, out)],
+        );
+        Ok(())
+    }
+
+    fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {
+        let (d, n_vocab) = (self.info.n_embd, self.info.n_vocab);
+        if out.len() != tokens.len() * d {
+            let (expected, got) = ((tokens.len() * d).to_string(), out.len().to_string());
+            return Err(Fault::BadState {
+                field: "embedding rows",
+                expected,
+                got,
+            });
+        }
+        for (index, token) in tokens.iter().enumerate() {
+            if *token as usize >= n_vocab {
+                return Err(Fault::BadToken {
+                    token: *token,
+                    index,
+                    n_vocab,
+                });
+            }
+        }
+        for (token, out) in tokens.iter().zip(out.chunks_exact_mut(d)) {
+            self.model.weights.embed.decode(*token as usize, out);
+        }
+        Ok(())
+    }
+
+    fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault> {
+        state::save(self.state(seq)?, &self.shape, &self.model.fingerprint, to)
+    }
+
+    fn load(&mut self, from: &mut dyn Read) -> Result<SeqId, Fault> {
+        let slot = self.free_slot()?;
+        let mut state = self.fresh();
+        match state::load(&mut state, &self.shape, &self.model.fingerprint, from) {
+            Ok(()) => {
+                self.seqs[slot] = Some(state);
+                Ok(SeqId(slot as u32))
+            }
+            Err(e) => {
+                self.spare.push(state);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl CpuTarget {
+    /// Which rows each span gets, and room for its features.
+    fn lay_out_rows(&mut self, spans: &[Span]) {
+        self.rows.clear(self.info.n_vocab);
+        let mut row = 0;
+        for span in spans {
+            let n = match span.out {
+                engine_core::Out::None => 0,
+                engine_core::Out::Last => 1,
+                engine_core::Out::All => span.range.len(),
+            };
+            self.rows.span_rows.push(row..row + n);
+            row += n;
+            let at = self.rows.features.len();
+            let len = span.range.len() * span.tap.layers.len() * self.info.n_embd;
+            self.rows.features.resize(at + len, f32::NAN);
+            self.rows.span_features.push(at..at + len);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Exceptions to the rules, each with its reason. A line here is a decision that a reviewer sees.
+
+/// An exception: path or path prefix, and why.
+type Allowed = (&'static str, &'static str);
+
+/// Files longer than the limit.
+pub(crate) const LONG_FILES: &[Allowed] = &[];
+
+/// Where unsafe code may stand. Every block there has its `// SAFETY:` argument (clippy sees to it).
+pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
+    (
+        "crates/ds4-target/src/pool.rs",
+        "threads that borrow the caller's data",
+    ),
+    (
+        "crates/fpx-quant/src/rows/out.rs",
+        "disjoint rows of one buffer for several threads",
+    ),
+    (
+        "crates/fpx-quant/src/rows/x86/",
+        "x86 vector instructions, chosen at run time",
+    ),
+    (
+        "crates/fpx-quant/src/rows/neon/",
+        "NEON vector instructions",
+    ),
+    (
+        "crates/fpx-quant/src/simd/",
+        "vector instructions, chosen at run time",
+    ),
+    (
+        "crates/fpx-quant/tests/guard.rs",
+        "guard pages behind a buffer",
+    ),
+    ("crates/ggml-sys/src/", "bindings to a C library"),
+    ("crates/gguf/src/map", "mapping a file"),
+    ("crates/model-tools/src/convert/map.rs", "mapping a file"),
+    (
+        "crates/sampling/src/wide.rs",
+        "the one call into code compiled for AVX2",
+    ),
+    (
+        "crates/sampling/tests/no_alloc.rs",
+        "an allocator that counts",
+    ),
+    (
+        "kernels/src/cpu/mod.rs",
+        "the one call into code compiled for AVX2",
+    ),
+    (
+        "kernels/src/host",
+        "calls into kernels compiled as host C++",
+    ),
+];
+
+/// Where the environment may be read.
+pub(crate) const ENV_READERS: &[Allowed] = &[
+    ("crates/switches/", "the registry of run-time switches"),
+    (
+        "crates/engine-core/src/mutant.rs",
+        "the mutant of a test build; absent from other builds",
+    ),
+];
+
+/// Words of the wording rule that may stand in a file: path, word, why.
+pub(crate) const WORDS: &[(&str, &str, &str)] = &[];
