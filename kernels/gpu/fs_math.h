@@ -91,5 +91,29 @@ FS_DEVICE float fs_fold_lanes(float p) {
   return p;
 }
 
+// The same for eight values a lane at the cost of nine shuffles: lane l returns the sum of value l / 4.
+// At each step the lanes keep one half of the values and send the other, so that each sum adds
+// the same pairs as fs_fold_lanes.
+FS_DEVICE float fs_fold_eight(const float (&p)[8]) {
+  const u32 lane = fs_lane();
+  float a[4], b[2];
+  FS_UNROLL for (int i = 0; i < 4; i++) {
+    const float keep = lane & 16 ? p[i + 4] : p[i], send = lane & 16 ? p[i] : p[i + 4];
+    a[i] = fs_add(keep, fs_shfl_xor(send, 16));
+  }
+  FS_UNROLL for (int i = 0; i < 2; i++) {
+    const float keep = lane & 8 ? a[i + 2] : a[i], send = lane & 8 ? a[i] : a[i + 2];
+    b[i] = fs_add(keep, fs_shfl_xor(send, 8));
+  }
+  const float keep = lane & 4 ? b[1] : b[0], send = lane & 4 ? b[0] : b[1];
+  float sum = fs_add(keep, fs_shfl_xor(send, 4));
+  sum = fs_add(sum, fs_shfl_xor(sum, 2));
+  return fs_add(sum, fs_shfl_xor(sum, 1));
+}
+
 static constexpr int FS_SEGMENT = 512;       // elements of a segment (rules 3 and 4)
 static constexpr int FS_SEGMENT_BLOCKS = 16;  // blocks of 32 in a segment (rule 3)
+
+// log2 of the smallest power of two that is at least n, at most 3: how many slots a row's segments
+// take in a block, so that dividing by it is a shift.
+FS_DEVICE i32 fs_slots_log2(i32 n) { return n <= 1 ? 0 : n <= 2 ? 1 : n <= 4 ? 2 : 3; }

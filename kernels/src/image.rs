@@ -29,7 +29,15 @@ pub const HEADERS: &[Source] = files![
 ];
 
 /// The kernel families, one file each.
-pub const KERNELS: &[Source] = files!["a8.cu", "fp4f.cu", "fp4f_mma.cu", "math.cu", "norm.cu"];
+pub const KERNELS: &[Source] = files![
+    "a8.cu",
+    "attend.cu",
+    "dense.cu",
+    "fp4f.cu",
+    "fp4f_mma.cu",
+    "math.cu",
+    "norm.cu"
+];
 
 /// Sources that only measurements use: other bits, or no result at all.
 pub const BENCH: &[Source] = files!["bench.cu"];

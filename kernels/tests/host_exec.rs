@@ -65,6 +65,19 @@ fn norms_and_softmax_equal_the_reference() {
 }
 
 #[test]
+fn float_matrices_equal_the_reference() {
+    check(&cases::dense::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::dense::run(&mut exec(9, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
+fn attention_equals_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::attend::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }
@@ -142,5 +155,7 @@ fn soak_full_lists() {
         check(&cases::fp4f::run(&mut exec(seed, shape), Depth::Full).unwrap());
         check(&cases::norm::run(&mut exec(seed, shape), Depth::Full).unwrap());
         check(&cases::a8::run(&mut exec(seed, shape), Depth::Full).unwrap());
+        check(&cases::dense::run(&mut exec(seed, shape), Depth::Full).unwrap());
+        check(&cases::attend::run(&mut exec(seed, shape), Depth::Full).unwrap());
     }
 }
