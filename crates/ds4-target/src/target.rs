@@ -52,7 +52,7 @@ impl Default for Options {
 }
 
 /// A loaded model, shared by targets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Model {
     /// Hyper-parameters.
     pub meta: Ds4Meta,
@@ -60,6 +60,17 @@ pub struct Model {
     pub weights: Weights,
     /// Digest of hyper-parameters, tensor table and samples of every tensor.
     pub fingerprint: [u8; 32],
+}
+
+/// Names the model instead of printing its vectors.
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Model({} layers, {} tensors)",
+            self.meta.n_layer, self.weights.n_tensors
+        )
+    }
 }
 
 impl Model {
@@ -100,7 +111,6 @@ fn fingerprint(source: &dyn Source, meta: &Ds4Meta) -> [u8; 32] {
 }
 
 /// The CPU target.
-#[derive(Debug)]
 pub struct CpuTarget {
     model: Arc<Model>,
     options: Options,
@@ -119,6 +129,12 @@ pub struct CpuTarget {
     tickets: u64,
     head_a8: A8Rows,
     sampler: Sampler,
+}
+
+impl std::fmt::Debug for CpuTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CpuTarget({:?}, {:?})", self.model, self.options)
+    }
 }
 
 impl CpuTarget {
@@ -165,6 +181,12 @@ impl CpuTarget {
     #[must_use]
     pub fn model(&self) -> &Arc<Model> {
         &self.model
+    }
+
+    /// Its threads, to be shared by a drafter that runs when the target does not.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 
     /// How it runs.
@@ -525,10 +547,8 @@ impl Target for CpuTarget {
 
     fn commit(&mut self, seq: SeqId, pos: Pos) {
         if let Some(state) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut) {
-            debug_assert!(
-                (state.floor..=state.end).contains(&pos),
-                "commit {pos} of {state:?}"
-            );
+            let range = state.floor..=state.end;
+            debug_assert!(range.contains(&pos), "commit {pos} outside {range:?}");
             state.pos = if mutant(38) {
                 state.end
             } else {

@@ -11,6 +11,7 @@ pub mod accept;
 pub mod backbone;
 pub mod config;
 pub mod drafter;
+pub mod error;
 pub mod heads;
 pub mod names;
 pub mod speculate;

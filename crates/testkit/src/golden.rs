@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::Error;
-use crate::files::read_tensors;
-use crate::oracle::{OracleModel, Tensor, load_dir};
+use crate::files::{read_json, read_tensors};
+use crate::oracle::draft::{DraftConfig, OracleDraft};
+use crate::oracle::{OracleConfig, OracleModel, Tensor, load_dir};
 use crate::require::workspace;
 
 /// Named arrays of a recorded run. Integers are held as f32 (all are below 2^24).
@@ -95,4 +96,52 @@ pub fn tiny_dev() -> Result<Golden, Error> {
 pub fn tiny_long() -> Result<Golden, Error> {
     let tensors = read_tensors(&data("tiny-golden/tiny_long.safetensors"))?;
     Ok(Golden { tensors })
+}
+
+/// A file of the small trained model or its drafter, if it lies in `models` or in `target/fixtures`.
+#[must_use]
+pub fn model_file(name: &str) -> Option<PathBuf> {
+    let places = ["models", "target/fixtures"].map(|dir| workspace().join(dir).join(name));
+    places.into_iter().find(|path| path.exists())
+}
+
+/// The drafter of the small trained model, with its target's shape: `draft_config.json` and
+/// `draft.safetensors` beside the checkpoint.
+///
+/// # Errors
+/// Those of [`read_tensors`] and of [`OracleDraft::new`]; `Config` for a key that is absent.
+pub fn tiny_draft(target: &OracleConfig) -> Result<Option<OracleDraft>, Error> {
+    let Some(dir) = tiny_dir().filter(|dir| dir.join("draft.safetensors").exists()) else {
+        return Ok(None);
+    };
+    let json = read_json(&dir.join("draft_config.json"))?;
+    let size = |key: &'static str| {
+        let value = json.get(key).and_then(serde_json::Value::as_u64);
+        value.map(|v| v as usize).ok_or_else(|| Error::Config {
+            key,
+            why: "absent or no number".to_owned(),
+        })
+    };
+    let capture = json.get("capture_layer_ids").and_then(|v| v.as_array());
+    let layers = capture
+        .into_iter()
+        .flatten()
+        .filter_map(serde_json::Value::as_u64);
+    let (n, rank) = (size("block_count")?, size("markov_rank")?);
+    let stage = OracleConfig {
+        ratios: vec![0; n],
+        n_hash: 0,
+        clamp_exp: vec![target.clamp_exp[0]; n],
+        clamp_shexp: vec![target.clamp_shexp[0]; n],
+        ..target.clone()
+    };
+    let config = DraftConfig {
+        block: size("block_size")?,
+        mask: size("mask_token_id")? as u32,
+        capture: layers.map(|l| l as usize).collect(),
+        rank,
+        confidence_markov: size("confidence_dim")? == stage.n_embd + rank,
+        stage,
+    };
+    OracleDraft::new(config, read_tensors(&dir.join("draft.safetensors"))?).map(Some)
 }

@@ -5,11 +5,13 @@
 //! answer that comes from the code under test proves nothing (`xtask ci` checks the manifest).
 //!
 //! * [`oracle`]: the target's forward pass in f64, from spec/ds4-architecture.md.
+//! * [`oracle::draft`]: the draft model, from spec/dspark.md.
 //! * [`fixture`]: random models from a seed, with the metadata of their files.
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
 //! * [`compare`]: bits, ulps, nmse, sets.
 //! * [`fake`]: a target without weights, scripted and watched.
+//! * [`sim_draft`]: a simulated speculating device, for policies of width.
 //! * [`require`](mod@require): skips that are seen and counted.
 
 pub mod compare;
@@ -21,5 +23,6 @@ pub mod golden;
 pub mod oracle;
 pub mod require;
 pub mod rng;
+pub mod sim_draft;
 
 pub use error::Error;

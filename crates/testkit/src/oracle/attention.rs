@@ -81,7 +81,7 @@ pub(super) fn attention(
 }
 
 /// Norm of each head by itself, without weights, then rotation.
-fn query_heads(c: &OracleConfig, rope: &Rope, pos: usize, row: &mut [f64]) {
+pub(super) fn query_heads(c: &OracleConfig, rope: &Rope, pos: usize, row: &mut [f64]) {
     for head in row.chunks_exact_mut(c.head_dim) {
         let r = inv_rms(head, c.rms_eps);
         head.iter_mut().for_each(|v| *v *= r);
@@ -125,7 +125,7 @@ pub(super) fn attend(q: &[f64], rows: &[&[f64]], sink: f64, out: &mut [f64]) {
 }
 
 /// Grouped low-rank output: each group of consecutive heads has its own rows of output_a.
-fn output(model: &OracleModel, layer: usize, heads: &Mat) -> Result<Mat, Error> {
+pub(super) fn output(model: &OracleModel, layer: usize, heads: &Mat) -> Result<Mat, Error> {
     let c = &model.config;
     let a = model.layer(layer, "attn_output_a.weight")?;
     let group_dim = c.n_head / c.o_groups * c.head_dim;

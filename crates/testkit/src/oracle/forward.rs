@@ -155,7 +155,7 @@ impl OracleModel {
         })
     }
 
-    fn read(&self, stem: &str, x: &Mat) -> Result<(Vec<Mix>, Mat), Error> {
+    pub(super) fn read(&self, stem: &str, x: &Mat) -> Result<(Vec<Mix>, Mat), Error> {
         let hyper = Hyper::new(self, stem)?;
         let both = map_rows(x, |x| {
             let mix = hyper.mix(x);
@@ -167,13 +167,13 @@ impl OracleModel {
     }
 }
 
-fn write(x: &Mat, a: &Mat, mixes: &[Mix]) -> Mat {
+pub(super) fn write(x: &Mat, a: &Mat, mixes: &[Mix]) -> Mat {
     let mut out = x.clone();
     out.par_rows(|t, row| row.copy_from_slice(&write_streams(x.row(t), a.row(t), &mixes[t])));
     out
 }
 
-fn from_rows(rows: Vec<Vec<f64>>, cols: usize) -> Mat {
+pub(super) fn from_rows(rows: Vec<Vec<f64>>, cols: usize) -> Mat {
     Mat {
         rows: rows.len(),
         cols,

@@ -7,7 +7,7 @@ use super::forward::{Dump, LayerDump};
 use super::top_k;
 
 /// Score of the worst row taken minus the best left out; infinite when nothing was left out.
-fn gap(scores: &[f64], k: usize) -> f64 {
+pub(super) fn gap(scores: &[f64], k: usize) -> f64 {
     let order = top_k(scores, k + 1);
     match order.len() > k && k > 0 {
         true => scores[order[k - 1] as usize] - scores[order[k] as usize],

@@ -13,6 +13,7 @@ mod attention;
 mod compress;
 mod config;
 mod config_json;
+pub mod draft;
 mod forward;
 mod hyper;
 mod index;

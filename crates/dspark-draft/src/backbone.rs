@@ -1,1 +1,0 @@
-//! Context rows of many sequences and the draft layers over them.
