@@ -142,7 +142,8 @@ fn widen(values: &[f32]) -> Vec<f64> {
 }
 
 /// Real features have an RMS of about a thousand, others may be small; what stands before the norm
-/// must not matter, neither to range nor to eps.
+/// must not matter, neither to range nor to eps. Three norms follow one another before a key is
+/// finished, so that only very small features show that the first one is there.
 #[test]
 fn the_size_of_features_does_not_matter() {
     let t = toy();
@@ -150,7 +151,7 @@ fn the_size_of_features_does_not_matter() {
     let mut quantised = Memory::draft(&t.draft.oracle);
     quantised.format = Format::Q8_0;
     let quantised = Arc::new(DraftModel::load(&quantised).unwrap());
-    for (model, limit) in [(&t.draft_model, 1e-6), (&quantised, 1e-4)] {
+    for (model, limit) in [(&t.draft_model, 1e-6), (&quantised, 1e-3)] {
         let mut b = backbone_of(model);
         let mut drafted = |seq: u32, scale: f32| {
             let rows: Vec<f32> = t.rows(0..20).iter().map(|v| v * scale).collect();
@@ -160,7 +161,7 @@ fn the_size_of_features_does_not_matter() {
             rows.normed
         };
         let plain = drafted(0, 1.0);
-        for (seq, scale) in [(1, 1e4), (2, 1e-4)] {
+        for (seq, scale) in [(1, 1e4), (2, 1e-4), (3, 1e-8)] {
             let scaled = drafted(seq, scale);
             nmse(&widen(&plain), &scaled, limit).unwrap_or_else(|e| panic!("{scale}: {e}"));
         }
