@@ -1,1 +1,0 @@
-//! The speculative loop over the seams `Target` and `Drafter`.

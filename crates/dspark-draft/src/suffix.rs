@@ -1,1 +1,0 @@
-//! A drafter that copies from the text itself.

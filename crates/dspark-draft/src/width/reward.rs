@@ -1,0 +1,242 @@
+//! The policy of the average reward (spec/dspark.md 14): which candidates pay for their rows at the
+//! going rate, and whether drafting pays at all.
+
+use std::collections::VecDeque;
+
+use engine_core::mutant::mutant;
+
+use super::calibrate::Calibration;
+use super::cost::{Costs, Mean};
+use super::judge::Outcome;
+use super::rule::best;
+use super::{Choice, Measured};
+
+/// Settings of [`super::Policy::AverageReward`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RewardOptions {
+    /// Times known beforehand: (rows, seconds).
+    pub costs: Vec<(usize, f64)>,
+    /// Passes over which the going rate is taken.
+    pub window: usize,
+    /// Most steps without a draft between two probes.
+    pub probe_cap: u32,
+    /// Whether widths of unknown cost are tried. Costs time at the start, never tokens.
+    pub explore: bool,
+}
+
+impl Default for RewardOptions {
+    fn default() -> Self {
+        Self {
+            costs: Vec::new(),
+            window: 64,
+            probe_cap: 32,
+            explore: true,
+        }
+    }
+}
+
+/// Steps without a draft after the first doubt; doubled at each probe that confirms it.
+const PROBE_FIRST: u32 = 2;
+
+/// Gains of a draft are averaged with this weight for a new one, and not judged before so many. The
+/// average does not sink below a floor, so that text worth drafting is noticed within a few probes.
+const GAIN_WEIGHT: f64 = 0.04;
+const GAIN_SAMPLES: u32 = 6;
+/// The weight of a probe: probes are rare, and one that errs costs a few drafts.
+const PROBE_WEIGHT: f64 = 0.15;
+const GAIN_FLOOR: f64 = -0.1;
+
+/// Drafting is judged on the bright side by so many standard deviations of what is known about
+/// acceptance: whoever stops drafting learns no better.
+const HOPE: f64 = 0.4;
+
+/// A loss below this many tokens a step is not worth the switch.
+const DEAD_BAND: f64 = 0.003;
+
+/// Measurements of a width before its cost is believed.
+const KNOWN: u32 = 2;
+
+/// Passes after which a cost is stale, and how often a stale width may be tried.
+const STALE: u64 = 1024;
+const RETRY: u64 = 64;
+
+/// Whether a sequence drafts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arm {
+    /// Tokens that a draft was worth, its time taken off: average and number of samples.
+    gain: f64,
+    samples: u32,
+    /// Steps without a draft still to come.
+    plain: u32,
+    /// Length of the last such run; 0 while drafting.
+    interval: u32,
+}
+
+impl Arm {
+    pub(crate) const fn is_on(&self) -> bool {
+        self.interval == 0
+    }
+
+    /// Takes the worth of a draft, and decides about the next steps.
+    fn observe(&mut self, gain: f64, cap: u32) {
+        self.samples = self.samples.saturating_add(1);
+        let least = if self.is_on() {
+            GAIN_WEIGHT
+        } else {
+            PROBE_WEIGHT
+        };
+        let weight = (1.0 / f64::from(self.samples)).max(least);
+        self.gain = (self.gain + weight * (gain - self.gain)).max(GAIN_FLOOR);
+        if self.samples < GAIN_SAMPLES || self.gain >= -DEAD_BAND {
+            self.interval = 0;
+            return;
+        }
+        self.interval = (self.interval * 2).clamp(PROBE_FIRST.min(cap), cap.max(1));
+        self.plain = self.interval;
+    }
+}
+
+/// What the policy has learned, shared by all sequences.
+#[derive(Clone, Debug)]
+pub(crate) struct Reward {
+    options: RewardOptions,
+    costs: Costs,
+    /// Seconds of a draft.
+    draft: Mean,
+    calibration: Calibration,
+    /// (tokens, seconds) of the last passes.
+    recent: VecDeque<(f64, f64)>,
+    pass: u64,
+    explored: u64,
+    survivals: Vec<f64>,
+}
+
+impl Reward {
+    pub(crate) fn new(options: RewardOptions) -> Self {
+        Self {
+            costs: Costs::seeded(&options.costs),
+            draft: Mean::default(),
+            calibration: Calibration::default(),
+            recent: VecDeque::new(),
+            pass: 0,
+            explored: 0,
+            survivals: Vec::new(),
+            options,
+        }
+    }
+
+    pub(crate) const fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// Tokens a second over the last passes; 0 before there are any, so that nothing seems dear.
+    fn rate(&self) -> f64 {
+        let sum = |(t, s): (f64, f64), (tokens, seconds): &(f64, f64)| (t + tokens, s + seconds);
+        let (tokens, seconds) = self.recent.iter().fold((0.0, 0.0), sum);
+        if seconds > 0.0 { tokens / seconds } else { 0.0 }
+    }
+
+    pub(crate) fn wants_draft(&self, arm: &mut Arm) -> bool {
+        // The first passes tell what a row costs without a draft.
+        if self.options.explore && self.costs.known(1).0 < KNOWN && self.pass < 8 {
+            return false;
+        }
+        if arm.plain > 0 {
+            arm.plain -= u32::from(!mutant(248));
+            return mutant(247);
+        }
+        true
+    }
+
+    pub(crate) fn observe_outcome(&mut self, outcome: &Outcome) {
+        self.calibration
+            .observe(&outcome.logits, outcome.matched, outcome.known);
+    }
+
+    pub(crate) fn observe_pass(&mut self, m: Measured) {
+        self.pass += 1;
+        if m.asked > 0 && m.draft > 0.0 {
+            self.draft.observe(m.draft / m.asked as f64, self.pass);
+        }
+        if m.alone {
+            self.costs.observe(m.rows, m.verify, self.pass);
+            self.recent.push_back((m.tokens as f64, m.draft + m.verify));
+            while self.recent.len() > self.options.window.max(1) {
+                self.recent.pop_front();
+            }
+        }
+    }
+
+    /// Fills the choices' candidates: the best n of all sequences' candidates by survival, n chosen by
+    /// [`best`]. Survival falls with depth, so each sequence gets a prefix of its own.
+    pub(crate) fn choose(&mut self, choices: &mut [Choice<'_>]) {
+        let base = choices.len();
+        let mut all: Vec<(f64, usize)> = Vec::new();
+        for (at, choice) in choices.iter_mut().enumerate() {
+            let logits = choice.proposal.map_or(&[][..], |p| &p.confidence_logits);
+            self.calibration
+                .survival(logits, choice.cap, HOPE, &mut self.survivals);
+            if choice.proposal.is_some() {
+                let gain = self.gain(base, &self.survivals);
+                choice.seq.arm.observe(gain, self.options.probe_cap);
+            }
+            self.calibration
+                .survival(logits, choice.cap, 0.0, &mut self.survivals);
+            all.extend(self.survivals.iter().map(|a| (*a, at)));
+            choice.candidates = 0;
+        }
+        // Stable: of equals the shallower candidate, then the earlier sequence, comes first.
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let sorted: Vec<f64> = all.iter().map(|(a, _)| *a).collect();
+        let rate = self.rate();
+        let n = best(&sorted, &self.times(base, sorted.len()), rate);
+        for (_, at) in &all[..n] {
+            choices[*at].candidates += 1;
+        }
+        if let [only] = choices {
+            self.explore(only);
+        }
+    }
+
+    /// Seconds of passes with 0..=n candidates beside `base` seeds.
+    fn times(&self, base: usize, n: usize) -> Vec<f64> {
+        (base..=base + n)
+            .map(|rows| self.costs.estimate(rows).unwrap_or(0.0))
+            .collect()
+    }
+
+    /// Tokens that a draft of these survivals is worth more than its time is at the rate of plain
+    /// decoding. Drafting raises the long-run rate above that one if and only if this is positive on
+    /// average; the going rate itself is a noisier measure, for it depends on luck.
+    fn gain(&self, base: usize, survival: &[f64]) -> f64 {
+        let times = self.times(base, survival.len());
+        let rate = if times[0] > 0.0 {
+            base as f64 / times[0]
+        } else {
+            0.0
+        };
+        let n = best(survival, &times, rate);
+        let tokens: f64 = survival[..n].iter().sum();
+        tokens - rate * (times[n] - times[0] + self.draft.get().unwrap_or(0.0))
+    }
+
+    /// Replaces the width by one whose cost is unknown or stale.
+    fn explore(&mut self, choice: &mut Choice<'_>) {
+        if !self.options.explore || choice.cap == 0 {
+            return;
+        }
+        let unknown = (1..=choice.cap + 1).find(|rows| self.costs.known(*rows).0 < KNOWN);
+        if let Some(rows) = unknown {
+            choice.candidates = rows - 1;
+            return;
+        }
+        let oldest = (2..=choice.cap + 1).min_by_key(|rows| self.costs.known(*rows).1);
+        if let Some(rows) = oldest
+            && self.costs.known(rows).1 + STALE < self.pass
+            && self.explored + RETRY < self.pass
+        {
+            self.explored = self.pass;
+            choice.candidates = rows - 1;
+        }
+    }
+}

@@ -1,0 +1,333 @@
+use engine_core::seams::Proposal;
+use testkit::sim_draft::{COPYING, Device, EASY, PROSE, Process, Sim, best_rate, devices};
+
+use super::*;
+
+fn process(survival: &[f64], spread: f64, skew: (f64, f64)) -> Process {
+    Process {
+        survival: survival.to_vec(),
+        spread,
+        skew,
+    }
+}
+
+/// What a policy did on a simulated device.
+#[derive(Debug, Default)]
+struct Run {
+    /// Expected tokens (of the true survivals) and time.
+    tokens: f64,
+    time: f64,
+    steps: usize,
+    rows: usize,
+    drafts: usize,
+}
+
+impl Run {
+    fn rate(&self) -> f64 {
+        self.tokens / self.time
+    }
+
+    fn mean_width(&self) -> f64 {
+        self.rows as f64 / self.steps as f64
+    }
+}
+
+/// A policy on a device.
+struct Bench {
+    width: Width,
+    seq: SeqWidth,
+    sim: Sim,
+    device: Device,
+    told: bool,
+}
+
+impl Bench {
+    fn new(policy: Policy, device: &Device, process: Process, seed: u64) -> Self {
+        Self {
+            width: Width::new(policy),
+            seq: SeqWidth::default(),
+            sim: Sim::new(process, seed),
+            device: device.clone(),
+            told: true,
+        }
+    }
+
+    fn step(&mut self, run: &mut Run) {
+        let (device, asked) = (&self.device, self.width.wants_draft(&mut self.seq));
+        let draw = self.sim.draw();
+        let n = draw.survival.len().min(device.pass.len() - 1);
+        let proposal = Proposal {
+            tokens: vec![0; n],
+            confidence_logits: if self.told {
+                draw.logits[..n].to_vec()
+            } else {
+                vec![]
+            },
+        };
+        let mut choices = [Choice {
+            seq: &mut self.seq,
+            proposal: asked.then_some(&proposal),
+            cap: if asked { n } else { 0 },
+            candidates: 9,
+        }];
+        self.width.choose(&mut choices);
+        let candidates = choices[0].candidates;
+        assert!(candidates <= if asked { n } else { 0 });
+        let matched = draw.matched.min(candidates);
+        if asked {
+            let settled = draw.matched.min(n);
+            self.width
+                .observe_verify(&mut self.seq, candidates, matched);
+            self.width.observe_outcome(&Outcome {
+                logits: proposal.confidence_logits.clone(),
+                matched: settled,
+                known: n.min(settled + 1),
+            });
+        }
+        let draft = if asked { device.draft } else { 0.0 };
+        let measured = Measured {
+            rows: candidates + 1,
+            tokens: matched + 1,
+            asked: usize::from(asked),
+            draft: self.sim.jitter(draft),
+            verify: self.sim.jitter(device.pass[candidates]),
+            alone: true,
+        };
+        self.width.observe_pass(measured);
+        run.tokens += 1.0 + draw.survival[..candidates].iter().sum::<f64>();
+        run.time += draft + device.pass[candidates];
+        run.steps += 1;
+        run.rows += candidates + 1;
+        run.drafts += usize::from(asked);
+    }
+
+    fn run(&mut self, steps: usize) -> Run {
+        let mut run = Run::default();
+        (0..steps).for_each(|_| self.step(&mut run));
+        run
+    }
+}
+
+fn reward() -> Policy {
+    Policy::AverageReward(RewardOptions::default())
+}
+
+/// The rate after 200 steps of learning, over the best there is.
+fn share(policy: Policy, device: &Device, process: &Process, seed: u64) -> (f64, Run) {
+    let mut bench = Bench::new(policy, device, process.clone(), seed);
+    bench.run(200);
+    let run = bench.run(4000);
+    (run.rate() / best_rate(device, process), run)
+}
+
+#[test]
+fn the_average_reward_policy_comes_near_the_best_on_every_published_table() {
+    for device in devices() {
+        for (text, survival) in [("easy", &EASY), ("prose", &PROSE), ("copying", &COPYING)] {
+            for spread in [0.0, 0.7] {
+                for skew in [(1.0, 0.0), (1.6, 0.8)] {
+                    let process = process(survival, spread, skew);
+                    let what = format!("{}, {text}, spread {spread}, skew {skew:?}", device.name);
+                    for seed in 20..24 {
+                        let (share, run) = share(reward(), &device, &process, seed);
+                        assert!(share > 0.98, "{what}: {share:.4}, {run:?}");
+                        assert!(share < 1.01, "{what}: better than the best: {share:.4}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn copied_text_is_verified_in_wide_spans() {
+    for device in devices() {
+        let (_, run) = share(reward(), &device, &process(&COPYING, 0.0, (1.0, 0.0)), 5);
+        assert!(run.mean_width() > 4.0, "{}: {run:?}", device.name);
+    }
+}
+
+#[test]
+fn a_losing_draft_is_not_run_but_probed() {
+    // Nothing is ever accepted: every draft is lost time.
+    let device = &devices()[0];
+    let hopeless = process(&[0.02, 0.01, 0.01, 0.01, 0.01], 0.0, (1.0, 0.0));
+    let mut bench = Bench::new(reward(), device, hopeless, 3);
+    bench.run(200);
+    let run = bench.run(3300);
+    assert_eq!(run.drafts, 100, "one probe in 33 steps");
+    // The text changes: drafting is taken up again within a few probes.
+    bench.sim = Sim::new(process(&COPYING, 0.0, (1.0, 0.0)), 4);
+    let steps = (1..)
+        .find(|_| bench.run(1).drafts > 0 && bench.seq.drafts())
+        .unwrap_or(0);
+    assert!(steps < 200, "{steps}");
+    let run = bench.run(200);
+    assert_eq!(run.drafts, 200);
+    assert!(run.mean_width() > 2.0, "{run:?}");
+}
+
+#[test]
+fn drafters_without_confidences_are_learned_by_depth() {
+    for device in devices() {
+        for survival in [&EASY, &PROSE, &COPYING] {
+            let process = process(survival, 0.0, (1.0, 0.0));
+            for seed in 0..4 {
+                let mut bench = Bench::new(reward(), &device, process.clone(), seed);
+                bench.told = false;
+                bench.run(200);
+                let share = bench.run(4000).rate() / best_rate(&device, &process);
+                assert!(share > 0.975, "{}, seed {seed}: {share:.4}", device.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn rejections_that_cost_time_lower_the_width() {
+    let cheap = devices()[2].clone();
+    let mut dear = cheap.clone();
+    // A rollback that takes half a plain step for each candidate, on average over what is rejected.
+    for (n, time) in dear.pass.iter_mut().enumerate() {
+        *time += 0.25 * n as f64;
+    }
+    let widths = [cheap, dear].map(|d| {
+        share(reward(), &d, &process(&EASY, 0.0, (1.0, 0.0)), 2)
+            .1
+            .mean_width()
+    });
+    assert!(widths[1] < widths[0] - 0.5, "{widths:?}");
+}
+
+#[test]
+fn simple_policies_do_as_published() {
+    let logit = |p: f64| (p / (1.0 - p)).ln() as f32;
+    let proposal = |c: &[f64]| Proposal {
+        tokens: vec![1; c.len()],
+        confidence_logits: c.iter().map(|p| logit(*p)).collect(),
+    };
+    let choose = |policy: Policy, seq: &mut SeqWidth, proposal: &Proposal, cap| {
+        let mut choices = [Choice {
+            seq,
+            proposal: Some(proposal),
+            cap,
+            candidates: 0,
+        }];
+        Width::new(policy).choose(&mut choices);
+        choices[0].candidates
+    };
+    let seq = &mut SeqWidth::default();
+    // Products 0.5, 0.39; 0.5, 0.41, 0.29; 0.5, 0.41, 0.33.
+    for (c, want) in [
+        (&[0.5, 0.78, 0.9, 0.9][..], 1),
+        (&[0.5, 0.82, 0.7, 0.9], 2),
+        (&[0.5, 0.82, 0.8, 0.9], 3),
+        (&[0.99, 0.99], 2),
+        (&[0.99], 1),
+        (&[], 0),
+    ] {
+        assert_eq!(
+            choose(Policy::threshold(), seq, &proposal(c), c.len()),
+            want,
+            "{c:?}"
+        );
+    }
+    assert_eq!(choose(Policy::Fixed(1), seq, &proposal(&[0.9; 5]), 5), 0);
+    assert_eq!(choose(Policy::Fixed(4), seq, &proposal(&[0.9; 5]), 5), 3);
+    assert_eq!(choose(Policy::Fixed(9), seq, &proposal(&[0.9; 5]), 5), 5);
+    // 1.5, then 0.7 * 1.5 + 0.3 * 4 = 2.25, then 1.575, ..
+    let mut width = Width::new(Policy::Ewma);
+    assert_eq!(choose(Policy::Ewma, seq, &proposal(&[0.9; 5]), 5), 2);
+    width.observe_verify(seq, 4, 4);
+    assert_eq!(choose(Policy::Ewma, seq, &proposal(&[0.9; 5]), 5), 3);
+    width.observe_verify(seq, 4, 0);
+    width.observe_verify(seq, 0, 0);
+    assert_eq!(choose(Policy::Ewma, seq, &proposal(&[0.9; 5]), 5), 2);
+    assert!(!Width::new(Policy::Fixed(1)).wants_draft(seq));
+}
+
+#[test]
+fn the_published_thresholds_follow_from_the_staircase() {
+    // spec/dspark.md 14: at 28 tokens a second, q = 3 needs a_2 > 0.70, q = 4 a_3 > 0.62, q = 5 almost
+    // nothing; on the hull q = 5 is taken iff the three average above 0.45.
+    let time = [0.075, 0.100, 0.122, 0.123];
+    for (a, want) in [
+        ([0.70, 0.40, 0.24], 0),
+        ([0.70, 0.41, 0.26], 3),
+        ([0.46, 0.46, 0.46], 3),
+        ([0.44, 0.44, 0.44], 0),
+        ([0.95, 0.20, 0.15], 1),
+    ] {
+        assert_eq!(best(&a, &time, 28.0), want, "{a:?}");
+    }
+    let hull = hull(&time);
+    for (got, want) in hull.iter().zip([0.075, 0.091, 0.107, 0.123]) {
+        assert!((got - want).abs() < 1e-12, "{hull:?}");
+    }
+    assert_eq!(left_to_right(&[0.46, 0.46, 0.46], &time, 28.0), 3);
+    assert_eq!(left_to_right(&[0.90, 0.44, 0.44], &time, 28.0), 1);
+    assert_eq!(left_to_right(&[0.44, 0.44, 0.44], &time, 28.0), 0);
+}
+
+#[test]
+fn rules_agree_with_a_search_of_all_widths() {
+    let mut rng = testkit::rng::Rng::new(8);
+    for _ in 0..2000 {
+        let mut a: Vec<f64> = (0..6).map(|_| rng.unit()).collect();
+        a.sort_by(|x, y| y.total_cmp(x));
+        let time: Vec<f64> = (0..7).map(|n| n as f64 * 0.2 + rng.unit()).collect();
+        let rate = rng.unit() * 3.0;
+        let worth = |n: usize| a[..n].iter().sum::<f64>() - rate * time[n];
+        let n = best(&a, &time, rate);
+        assert!((0..=6).all(|other| worth(other) <= worth(n)));
+        let h = hull(&time);
+        assert!(h.iter().zip(&time).all(|(h, t)| *h <= t + 1e-12));
+        let convex = h.windows(3).all(|w| w[1] - w[0] <= w[2] - w[1] + 1e-9);
+        assert!(
+            convex && h[0] == time[0] && h[6] == time[6],
+            "{h:?} of {time:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pass_of_many_sequences_takes_the_best_candidates_of_all() {
+    let options = RewardOptions {
+        // Rows 1 to 3 cost 1, 2, 3; from there a row costs next to nothing until 6.
+        costs: vec![(1, 1.0), (2, 2.0), (3, 3.0), (6, 3.1), (9, 9.0)],
+        explore: false,
+        ..RewardOptions::default()
+    };
+    let mut width = Width::new(Policy::AverageReward(options));
+    let logit = |p: f64| (p / (1.0 - p)).ln() as f32;
+    let good = Proposal {
+        tokens: vec![1; 3],
+        confidence_logits: vec![logit(0.95); 3],
+    };
+    let bad = Proposal {
+        tokens: vec![1; 3],
+        confidence_logits: vec![logit(0.3); 3],
+    };
+    width.observe_pass(Measured {
+        rows: 2,
+        tokens: 2,
+        asked: 0,
+        draft: 0.0,
+        verify: 2.0,
+        alone: true,
+    });
+    let mut seqs = [(); 3].map(|()| SeqWidth::default());
+    let [a, b, c] = &mut seqs;
+    let choice = |seq, proposal: Option<&'static Proposal>| Choice {
+        seq,
+        cap: proposal.map_or(0, |p| p.tokens.len()),
+        proposal,
+        candidates: 0,
+    };
+    let (good, bad) = (&*Box::leak(Box::new(good)), &*Box::leak(Box::new(bad)));
+    let mut choices = [choice(a, Some(bad)), choice(b, Some(good)), choice(c, None)];
+    width.choose(&mut choices);
+    let chosen: Vec<_> = choices.iter().map(|c| c.candidates).collect();
+    // Three rows stand; up to six are nearly free: the three good ones take them.
+    assert_eq!(chosen, [0, 3, 0]);
+}
