@@ -61,9 +61,10 @@ struct FreeDpShared {
 };
 
 template <int R, int Q>
-FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* q, const float* d, float* y, i32 m, i32 blocks,
-                            i32 split) {
+FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* q, const fs_a8_meta* meta, float* y, i32 m,
+                            i32 blocks, i32 split) {
   const i32 lane = (i32)fs_lane(), warp = (i32)fs_warp(), part = warp % split;
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(split >> 31));
   const i32 row0 = ((i32)fs_bid_x() * (8 / split) + warp / split) * R;
   const u8* scales = planar + (u64)m * (u64)blocks * 16;
   float acc[R][Q];
@@ -77,25 +78,26 @@ FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* 
       e[r] = scales[at];
     }
     u32x4 x[Q][2];
-    float dx[Q];
+    fs_a8_meta mx[Q];
     FS_UNROLL for (int c = 0; c < Q; c++) {
       const u64 at = (u64)c * (u64)blocks + (u64)b;
       x[c][0] = ((const u32x4*)q)[at * 2];
       x[c][1] = ((const u32x4*)q)[at * 2 + 1];
-      dx[c] = d[at];
+      mx[c] = meta[at];
     }
     FS_UNROLL for (int r = 0; r < R; r++) {
-      const u32x2 l0 = fs_fp4_levels(w[r].x), l1 = fs_fp4_levels(w[r].y), l2 = fs_fp4_levels(w[r].z), l3 = fs_fp4_levels(w[r].w);
+      const u32x2 l0 = fs_fp4_biased(tables, w[r].x), l1 = fs_fp4_biased(tables, w[r].y);
+      const u32x2 l2 = fs_fp4_biased(tables, w[r].z), l3 = fs_fp4_biased(tables, w[r].w);
       const float s = fs_f32(e[r] << 20) * 6.646139978924579e35f;
       FS_UNROLL for (int c = 0; c < Q; c++) {
-        i32 i0 = fs_dp4a(l0.x, x[c][0].x, 0), i1 = fs_dp4a(l0.y, x[c][0].y, 0);
+        i32 i0 = fs_dp4a(l0.x, x[c][0].x, fs_pair_sum(mx[c].sums, -FS_FP4_BIAS, 0)), i1 = fs_dp4a(l0.y, x[c][0].y, 0);
         i0 = fs_dp4a(l1.x, x[c][0].z, i0);
         i1 = fs_dp4a(l1.y, x[c][0].w, i1);
         i0 = fs_dp4a(l2.x, x[c][1].x, i0);
         i1 = fs_dp4a(l2.y, x[c][1].y, i1);
         i0 = fs_dp4a(l3.x, x[c][1].z, i0);
         i1 = fs_dp4a(l3.y, x[c][1].w, i1);
-        acc[r][c] += s * dx[c] * (float)(i0 + i1);
+        acc[r][c] += s * mx[c].d * (float)(i0 + i1);
       }
     }
   }
@@ -117,24 +119,28 @@ FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* 
 
 #define FREE_DP(R, Q)                                                                                                \
   FS_KERNEL(fp4f_free_dp_r##R##_##Q, 256, 2)(const u8* FS_RESTRICT planar, const i8* FS_RESTRICT q,                  \
-                                             const float* FS_RESTRICT d, float* FS_RESTRICT y, i32 m, i32 blocks, i32 split) { \
+                                             const fs_a8_meta* FS_RESTRICT meta, float* FS_RESTRICT y, i32 m, i32 blocks, i32 split) { \
     typedef FreeDpShared<R, Q> Shared;                                                                               \
     FS_SHARED(Shared, sh);                                                                                           \
-    fp4f_free_dp<R, Q>(sh, planar, q, d, y, m, blocks, split);                                                       \
+    fp4f_free_dp<R, Q>(sh, planar, q, meta, y, m, blocks, split);                                                       \
   }                                                                                                                  \
   FS_EXPORT(fp4f_free_dp_r##R##_##Q, 256)
 
 FREE_DP(2, 1)
 FREE_DP(4, 1)
+FREE_DP(2, 2)
+FREE_DP(4, 2)
+FREE_DP(2, 4)
 FREE_DP(2, 8)
 
 struct FreeMmaShared {
   float part[8][FS_TILE_N][32];
 };
 
-FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const float* FS_RESTRICT d,
+FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                                  float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols, i32 split) {
   FS_SHARED(FreeMmaShared, sh);
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(split >> 31));
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const u32 lane = fs_lane();
   const i32 warp = (i32)fs_warp(), part = warp % split, per_block = 8 / split;
@@ -142,15 +148,15 @@ FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_REST
   const i32 each = (w.groups + split - 1) / split, first = part * each, last = first + each < w.groups ? first + each : w.groups;
   float acc[2][FS_TILE_C];
   FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[0][i] = acc[1][i] = 0.0f;
-  Fp4fGroup now, next;
-  if (first < last) fp4f_load(now, w, safe, first);
+  Fp4fGroup<2> now, next;
+  if (first < last) fp4f_load<2>(now, w, safe, 0, first);
   for (i32 group = first; group < last; group++) {
-    if (group + 1 < last) fp4f_load(next, w, safe, group + 1);
+    if (group + 1 < last) fp4f_load<2>(next, w, safe, 0, group + 1);
     FS_UNROLL for (int e = 0; e < 4; e++) {
       const i32 at = group * 4 + e;
       if (at < blocks) {
-        Fp4fBlock b;
-        fp4f_decode(b, now, e);
+        Fp4fBlock<2> b;
+        fp4f_decode<2>(b, tables, now, e);
         u32x2 x[FS_TILE_BW];
         float dc[FS_TILE_CC];
         FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) {
@@ -159,9 +165,9 @@ FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_REST
         }
         FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) {
           const i32 c = (i32)fs_tile_col(lane, j) < cols ? (i32)fs_tile_col(lane, j) : cols - 1;
-          dc[j] = d[(u64)c * (u64)blocks + (u64)at];
+          dc[j] = meta[(u64)c * (u64)blocks + (u64)at].d;
         }
-        fp4f_step(acc, b, x, dc);
+        fp4f_step<2>(acc, b, x, dc);
       }
     }
     now = next;

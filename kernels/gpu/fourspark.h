@@ -233,6 +233,22 @@ FS_DEVICE i32 fs_dp4a(u32 a, u32 b, i32 c) {
 #endif
 }
 
+// c + n * (the two signed halves of pair): the bias correction of a block, exact.
+FS_DEVICE i32 fs_pair_sum(u32 pair, i32 n, i32 c) {
+#if FS_CUDA
+  i32 r;
+  const u32 twice = ((u32)n & 255) | ((u32)n & 255) << 8;
+  asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(twice), "r"(c));
+  return r;
+#else
+  return c + n * ((i32)(pair << 16) / 65536 + ((i32)pair >> 16));
+#endif
+}
+
+// v, as a value that the compiler cannot see through. `zero` is 0 at run time, from a kernel's
+// arguments. Keeps a constant in a register that it would otherwise reload at every use.
+FS_DEVICE u32 fs_opaque(u32 v, u32 zero) { return v ^ zero; }
+
 // Byte permute: byte n of the result is byte (sel nibble n, bits 0..2) of {b, a} (a is bytes 0..3);
 // bit 3 of the nibble replicates that byte's sign bit instead.
 FS_DEVICE u32 fs_prmt(u32 a, u32 b, u32 sel) {

@@ -9,13 +9,15 @@
 // fp4f_gemv_{1,2,4,8}: up to that many activation rows, each row's bits independent of the others
 //   formula  y[c][row] = sum over blocks b of d[c][b] * (s[row][b] * f32(I)), I the exact int8 dot
 //            (contract rules 2, 3)
-//   shapes   packed as above, q [cols][k] i8, d [cols][blocks] f32, y [cols][m] f32, k = 32 blocks
-//   launch   8 warps a block, a warp one segment of a tile of 32 rows, a lane one row; a block holds
-//            one tile (8 or more segments) or floor(8 / segments) of them
+//   shapes   packed as above, q [cols][k] i8, meta [cols][blocks] of a8_quantise, y [cols][m] f32,
+//            k = 32 blocks
+//   launch   16 warps a block (8 from 2 columns on); a block holds a tile of 32 rows, or as many as
+//            have 8 segments together (4 from 2 columns, 2 from 5 columns on)
 //   cost     17 bytes a block of 32 weights, 64 cols integer ops and 2 cols flops; bound by memory
 //            at one or two columns
-//   order    fma over the 16 blocks of a segment from +0; segments meet in shared memory and are
-//            added in order, eight a pass
+//   order    (1) a warp the terms of 4 blocks of 32 rows, a lane a row, so that activations are one
+//            address for all lanes; (2) a warp a segment of 32 rows: fma over its 16 blocks from +0;
+//            (3) segments added in order
 #include "fourspark.h"
 #include "fs_fp4.h"
 #include "fs_math.h"
@@ -56,94 +58,124 @@ FS_KERNEL(fp4f_repack, 256, 1)(const u8* FS_RESTRICT raw, u8* packed, i32 m, i32
 }
 FS_EXPORT(fp4f_repack, 256)
 
+// What a block does at a time: units of 4 blocks by 32 rows, whose terms fill 16 to 32 KB.
 template <int Q>
-struct Fp4fGemvShared {
-  float part[8][Q][32];
+struct Fp4fGemvShape {
+  static constexpr int THREADS = Q == 1 ? 512 : 256, WARPS = THREADS / 32, UNITS = Q == 1 ? 32 : Q < 8 ? 16 : 8;
+  static constexpr int SEGMENTS = UNITS / 4, ROUNDS = UNITS / WARPS;
 };
 
-// One segment of 32 rows, a lane a row, against Q activation rows.
 template <int Q>
-FS_DEVICE void fp4f_segment(const fs_tile32& w, i32 tile, i32 segment, i32 blocks, const i8* q, const float* d, i32 cols,
-                            float (&acc)[Q]) {
-  const u32 lane = fs_lane();
-  const i32 first = segment * FS_SEGMENT_BLOCKS, count = blocks - first < FS_SEGMENT_BLOCKS ? blocks - first : FS_SEGMENT_BLOCKS;
-  u32x4 codes[4][4];  // all loads in flight before the first use
-  FS_UNROLL for (i32 g = 0; g < 4; g++) {
-    FS_UNROLL for (u32 word = 0; word < 4; word++) {
-      codes[g][word] = u32x4{0, 0, 0, 0};
-      if (g * 4 < count) codes[g][word] = fs_load_stream(fs_tile32_codes(w, tile, segment * 4 + g, word) + lane);
-    }
-  }
-  const u32x4 scales = fs_load_stream(fs_tile32_scales(w, tile, segment) + lane);
-  FS_UNROLL for (int c = 0; c < Q; c++) acc[c] = 0.0f;
-  FS_UNROLL for (i32 i = 0; i < FS_SEGMENT_BLOCKS; i++) {
-    if (i < count) {
-      u32x2 level[4];
-      FS_UNROLL for (int word = 0; word < 4; word++) level[word] = fs_fp4_levels(fs_word(codes[i / 4][word], i % 4));
-      const float s = fs_ue4m3((fs_word(scales, i / 4) >> (8 * (i % 4))) & 255);
-      const float shift = fs_mul(s, -FS_MAGIC);
-      FS_UNROLL for (int c = 0; c < Q; c++) {
-        if (c < cols) {
-          const u64 block = (u64)c * (u64)blocks + (u64)(first + i);
-          const u32x4* x = (const u32x4*)(q + block * 32);
-          const u32x4 x0 = x[0], x1 = x[1];
-          i32 even = FS_MAGIC_BITS, odd = 0;
-          even = fs_dp4a(level[0].x, x0.x, even);
-          odd = fs_dp4a(level[0].y, x0.y, odd);
-          even = fs_dp4a(level[1].x, x0.z, even);
-          odd = fs_dp4a(level[1].y, x0.w, odd);
-          even = fs_dp4a(level[2].x, x1.x, even);
-          odd = fs_dp4a(level[2].y, x1.y, odd);
-          even = fs_dp4a(level[3].x, x1.z, even);
-          odd = fs_dp4a(level[3].y, x1.w, odd);
-          const float t = fs_fma(s, fs_f32((u32)(even + odd)), shift);
-          acc[c] = fs_fma(d[block], t, acc[c]);
-        }
-      }
+struct Fp4fGemvShared {
+  typedef Fp4fGemvShape<Q> S;
+  float term[S::UNITS][4][Q][32];
+  float part[S::SEGMENTS][Q][32];
+};
+
+// The codes and scale bytes of 4 blocks of one row.
+struct Fp4fUnit {
+  u32x4 word[4];
+  u32 scales;
+};
+
+FS_DEVICE Fp4fUnit fp4f_unit(const fs_tile32& w, i32 tile, i32 group) {
+  Fp4fUnit u;
+  FS_UNROLL for (u32 j = 0; j < 4; j++) u.word[j] = fs_load_stream(fs_tile32_codes(w, tile, group, j) + fs_lane());
+  u.scales = ((const u32*)(fs_tile32_scales(w, tile, group / 4) + fs_lane()))[group % 4];
+  return u;
+}
+
+// s * f32(I) of one block and one activation block.
+FS_DEVICE float fp4f_term(const u32x2 (&level)[4], float s, float shift, const u32x4* x, u32 sums) {
+  const u32x4 x0 = x[0], x1 = x[1];
+  i32 even = fs_pair_sum(sums, -FS_FP4_BIAS, FS_MAGIC_BITS), odd = 0;
+  even = fs_dp4a(level[0].x, x0.x, even);
+  odd = fs_dp4a(level[0].y, x0.y, odd);
+  even = fs_dp4a(level[1].x, x0.z, even);
+  odd = fs_dp4a(level[1].y, x0.w, odd);
+  even = fs_dp4a(level[2].x, x1.x, even);
+  odd = fs_dp4a(level[2].y, x1.y, odd);
+  even = fs_dp4a(level[3].x, x1.z, even);
+  odd = fs_dp4a(level[3].y, x1.w, odd);
+  return fs_fma(s, fs_f32((u32)(even + odd)), shift);
+}
+
+// The terms of a unit. FULL: all four blocks are inside, so that addresses are one base and
+// constants; else blocks past the end repeat the last one, and nobody reads their terms.
+template <int Q, bool FULL>
+FS_DEVICE void fp4f_terms_of(float (&term)[4][Q][32], const Fp4fUnit& u, const fs_fp4_tables& tables, i32 first, i32 blocks, const i8* q,
+                             const fs_a8_meta* meta, i32 cols) {
+  FS_UNROLL for (i32 e = 0; e < 4; e++) {
+    u32x2 level[4];
+    FS_UNROLL for (int j = 0; j < 4; j++) level[j] = fs_fp4_biased(tables, fs_word(u.word[j], e));
+    const float s = fs_ue4m3((u.scales >> (8 * e)) & 255), shift = fs_mul(s, -FS_MAGIC);
+    FS_UNROLL for (int c = 0; c < Q; c++) {
+      const u64 column = (u64)(c < cols ? c : cols - 1) * (u64)blocks + (u64)first;
+      const u64 at = column + (u64)(u32)(FULL || first + e < blocks ? e : blocks - 1 - first);
+      term[e][c][fs_lane()] = fp4f_term(level, s, shift, (const u32x4*)q + at * 2, meta[at].sums);
     }
   }
 }
 
 template <int Q>
-FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, const float* d, float* y, i32 m, i32 blocks, i32 cols) {
+FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
+                         i32 cols) {
+  typedef Fp4fGemvShape<Q> S;
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 lanes_of = w.segments < 8 ? w.segments : 8;  // warps of a tile
-  const i32 per_block = 8 / lanes_of;                    // tiles of a block
-  const i32 warp = (i32)fs_warp(), thread = (i32)fs_tid();
-  const i32 slot = warp / lanes_of, tile = (i32)fs_bid_x() * per_block + slot;
-  float total = 0.0f;
-  for (i32 pass = 0; pass < w.segments; pass += 8) {
-    const i32 segment = pass + warp % lanes_of;
-    if (slot < per_block && tile < w.tiles && segment < w.segments) {
-      float acc[Q];
-      fp4f_segment<Q>(w, tile, segment, blocks, q, d, cols, acc);
-      FS_UNROLL for (int c = 0; c < Q; c++) sh.part[warp][c][fs_lane()] = acc[c];
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
+  const i32 segments = w.segments < S::SEGMENTS ? w.segments : S::SEGMENTS;  // of a tile in a pass
+  const i32 per_block = S::SEGMENTS / segments;                              // tiles; one if there are more passes
+  const i32 warp = (i32)fs_warp(), thread = (i32)fs_tid(), tile0 = (i32)fs_bid_x() * per_block;
+  float total = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
+  for (i32 pass = 0; pass < w.segments; pass += S::SEGMENTS) {
+    Fp4fUnit unit[S::ROUNDS];
+    i32 tile[S::ROUNDS], group[S::ROUNDS];
+    FS_UNROLL for (int n = 0; n < S::ROUNDS; n++) {
+      const i32 pair = (warp + n * S::WARPS) / 4, slot = pair / segments;
+      tile[n] = slot < per_block && tile0 + slot < w.tiles ? tile0 + slot : -1;
+      group[n] = (pass + pair % segments) * 4 + (warp + n * S::WARPS) % 4;
+      if (group[n] >= w.groups) tile[n] = -1;
+      if (tile[n] >= 0) unit[n] = fp4f_unit(w, tile[n], group[n]);
+    }
+    FS_UNROLL for (int n = 0; n < S::ROUNDS; n++) {
+      float(&term)[4][Q][32] = sh.term[warp + n * S::WARPS];
+      if (tile[n] < 0) continue;
+      if (group[n] * 4 + 4 <= blocks)
+        fp4f_terms_of<Q, true>(term, unit[n], tables, group[n] * 4, blocks, q, meta, cols);
+      else
+        fp4f_terms_of<Q, false>(term, unit[n], tables, group[n] * 4, blocks, q, meta, cols);
     }
     fs_barrier();
-    const i32 here = w.segments - pass < 8 ? w.segments - pass : 8;
-    // More than one pass means one tile a block, so `total` belongs to one output.
-    for (i32 o = thread; o < per_block * Q * 32; o += 256) {
-      const i32 c = o / 32 % Q, from = o / (32 * Q);
-      for (i32 i = 0; i < here; i++) {
-        const float p = sh.part[from * lanes_of + i][c][o % 32];
-        total = pass + i == 0 ? p : fs_add(total, p);
-      }
-      const i32 row = ((i32)fs_bid_x() * per_block + from) * 32 + o % 32;
+    for (i32 p = warp; p < per_block * segments * Q; p += S::WARPS) {
+      const i32 pair = p / Q, c = p % Q, first = (pass + pair % segments) * FS_SEGMENT_BLOCKS;
+      const i32 count = blocks - first < FS_SEGMENT_BLOCKS ? blocks - first : FS_SEGMENT_BLOCKS;
+      const fs_a8_meta* column = meta + (u64)(c < cols ? c : cols - 1) * (u64)blocks + (u64)first;
+      float acc = 0.0f;
+      FS_UNROLL for (i32 i = 0; i < FS_SEGMENT_BLOCKS; i++)
+        if (i < count) acc = fs_fma(column[i].d, sh.term[pair * 4 + i / 4][i % 4][c][fs_lane()], acc);
+      sh.part[pair][c][fs_lane()] = acc;
+    }
+    fs_barrier();
+    const i32 here = w.segments - pass < segments ? w.segments - pass : segments;
+    for (i32 o = thread; o < per_block * Q * 32; o += S::THREADS) {
+      const i32 slot = o / (Q * 32), c = o / 32 % Q, row = (tile0 + slot) * 32 + o % 32;
+      if (per_block > 1) total = -0.0f;
+      for (i32 i = 0; i < here; i++) total = fs_add(total, sh.part[slot * segments + i][c][o % 32]);
       if (pass + here == w.segments && row < m && c < cols) y[(u64)c * (u64)m + (u64)row] = total;
     }
-    fs_barrier();
   }
 }
 
-#define FP4F_GEMV(Q, occupancy)                                                                                        \
-  FS_KERNEL(fp4f_gemv_##Q, 256, occupancy)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                      \
-                                           const float* FS_RESTRICT d, float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) { \
-    FS_SHARED(Fp4fGemvShared<Q>, sh);                                                                                  \
-    fp4f_gemv<Q>(sh, packed, q, d, y, m, blocks, cols);                                                                \
-  }                                                                                                                    \
-  FS_EXPORT(fp4f_gemv_##Q, 256)
+#define FP4F_GEMV(Q, occupancy)                                                                                               \
+  FS_KERNEL(fp4f_gemv_##Q, Fp4fGemvShape<Q>::THREADS, occupancy)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,       \
+                                                                 const fs_a8_meta* FS_RESTRICT meta, float* FS_RESTRICT y,    \
+                                                                 i32 m, i32 blocks, i32 cols) {                               \
+    FS_SHARED(Fp4fGemvShared<Q>, sh);                                                                                         \
+    fp4f_gemv<Q>(sh, packed, q, meta, y, m, blocks, cols);                                                                    \
+  }                                                                                                                           \
+  FS_EXPORT(fp4f_gemv_##Q, Fp4fGemvShape<Q>::THREADS)
 
 FP4F_GEMV(1, 2)
-FP4F_GEMV(2, 2)
-FP4F_GEMV(4, 2)
+FP4F_GEMV(2, 3)
+FP4F_GEMV(4, 3)
 FP4F_GEMV(8, 2)

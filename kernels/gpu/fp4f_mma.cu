@@ -2,19 +2,22 @@
 // tiled product for prefill. The same weights (tile32), the same bits as fp4f_gemv_*.
 //
 // formula  y[c][row] = sum over blocks b of d[c][b] * (s[row][b] * f32(I)), I exact (rules 2, 3)
-// shapes   packed [m][blocks] in tile32 order, q [cols][k] i8, d [cols][blocks] f32, y [cols][m] f32
+// shapes   packed [m][blocks] in tile32 order, q [cols][k] i8, meta [cols][blocks] of a8_quantise,
+//          y [cols][m] f32
 //
 // fp4f_mma_n: up to FS_TILE_N columns (8 on NVIDIA, 16 on AMD), one cost for any number
-//   launch   as fp4f_gemv: a warp one segment of a tile of 32 rows
-//   cost     17 bytes a block; per block and column one fragment step of 32 x N x 32 and 2 flops
+//   launch   8 warps a block, a warp one segment of 16 rows; a block holds 16 rows (8 or more
+//            segments, at most 32) or 16 * floor(8 / segments)
+//   cost     17 bytes a block; per block one step of 16 x N x 32 and 2 flops an output
 // fp4f_gemm_*: any number of columns
-//   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 columns,
-//            weights decoded straight into its registers, activations staged four blocks at a time
+//   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 or 32
+//            columns, weights decoded straight into its registers, activations staged in shared
+//            memory four blocks at a time
 //   cost     2 m k cols integer ops; 4 flops an output and block: bound by those
 //   order    segments of 16 blocks in an accumulator, their sums added in order into a second one
-//   variants (the same bits)  a: 128 x 128, totals in registers; b: 128 x 128, totals in shared
-//            memory, two blocks a processor; c: 256 x 64, totals in registers
-//   free     (other bits, for the price of the order only) one running sum
+//   variants (the same bits)  a: 128 x 128, totals in registers; b: the same with totals in shared
+//            memory (more than AMD has); d: 128 x 64, totals in registers, two blocks a processor
+//   free_*   (other bits, for the price of the order only) one running sum
 #include "fourspark.h"
 #include "fs_fp4.h"
 #include "fs_fp4_tile.h"
@@ -23,83 +26,83 @@
 
 // ---- up to FS_TILE_N columns
 
+static constexpr int NARROW_SEGMENTS = 32;
+
 struct Fp4fNarrowShared {
-  float part[8][FS_TILE_N][32];
+  float part[NARROW_SEGMENTS][FS_TILE_N][16];
 };
 
-// One segment of 32 rows against FS_TILE_N columns; columns beyond the last repeat it.
-FS_DEVICE void fp4f_narrow_segment(Fp4fNarrowShared& sh, const fs_tile32& w, i32 tile, i32 segment, i32 blocks, const i8* q,
-                                   const float* d, i32 cols) {
+// One segment of 16 rows against FS_TILE_N columns; columns beyond the last repeat it. FULL: all 16
+// blocks are inside, so that addresses are one base and constants.
+template <bool FULL>
+FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32& w, const fs_fp4_tables& tables, i32 tile, u32 row0,
+                                   i32 segment, i32 blocks, const i8* q, const fs_a8_meta* meta, i32 cols) {
   const u32 lane = fs_lane();
-  Fp4fGroup group[4];
+  const i32 first = segment * FS_SEGMENT_BLOCKS;
+  Fp4fGroup<1> group[4];
   FS_UNROLL for (i32 g = 0; g < 4; g++) {
-    const i32 at = segment * 4 + g;
-    fp4f_load(group[g], w, tile, at < w.groups ? at : w.groups - 1);
+    const i32 at = FULL || segment * 4 + g < w.groups ? g : w.groups - 1 - segment * 4;
+    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
+        group[g].words[0][j] =
+            fs_load_stream(fs_tile32_codes(w, tile, segment * 4, fs_tile_word(lane, j)) + row0 + fs_tile_line(lane, j) + at * 128);
+    // The scales of blocks past the end are zero.
+    FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+        group[g].scales[0][r] = ((const u32*)(fs_tile32_scales(w, tile, segment) + row0 + fs_tile_row(lane, r)))[g];
   }
-  const i8* line[FS_TILE_BW];
-  const float* scale[FS_TILE_CC];
+  const u32x2* line[FS_TILE_BW];
+  const fs_a8_meta* scale[FS_TILE_CC];
   FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) {
     const i32 c = (i32)fs_tile_line(lane, j) < cols ? (i32)fs_tile_line(lane, j) : cols - 1;
-    line[j] = q + (u64)c * (u64)blocks * 32 + fs_tile_word(lane, j) * 8;
+    line[j] = (const u32x2*)q + ((u64)c * (u64)blocks + (u64)first) * 4 + fs_tile_word(lane, j);
   }
   FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) {
     const i32 c = (i32)fs_tile_col(lane, j) < cols ? (i32)fs_tile_col(lane, j) : cols - 1;
-    scale[j] = d + (u64)c * (u64)blocks;
+    scale[j] = meta + (u64)c * (u64)blocks + (u64)first;
   }
-  float acc[2][FS_TILE_C];
-  FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[0][i] = acc[1][i] = 0.0f;
+  float acc[1][FS_TILE_C];
+  FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[0][i] = 0.0f;
   FS_UNROLL for (i32 i = 0; i < FS_SEGMENT_BLOCKS; i++) {
-    const i32 at = segment * FS_SEGMENT_BLOCKS + i;
-    if (at < blocks) {
-      Fp4fBlock b;
-      fp4f_decode(b, group[i / 4], i % 4);
-      u32x2 x[FS_TILE_BW];
-      float dc[FS_TILE_CC];
-      FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = *(const u32x2*)(line[j] + (u64)at * 32);
-      FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = scale[j][at];
-      fp4f_step(acc, b, x, dc);
-    }
+    const i32 at = FULL || first + i < blocks ? i : blocks - 1 - first;
+    Fp4fBlock<1> b;
+    fp4f_decode<1>(b, tables, group[i / 4], i % 4);
+    u32x2 x[FS_TILE_BW];
+    float dc[FS_TILE_CC];
+    FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = line[j][at * 4];
+    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || at == i ? scale[j][at].d : 0.0f;
+    fp4f_step<1>(acc, b, x, dc);
   }
-  FS_UNROLL for (int half = 0; half < 2; half++)
-    FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
-      FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++)
-        sh.part[fs_warp()][fs_tile_col(lane, c)][(u32)half * 16 + fs_tile_row(lane, r)] = acc[half][r * FS_TILE_CC + c];
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+    FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
 }
 
-FS_KERNEL(fp4f_mma_n, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const float* FS_RESTRICT d,
+FS_KERNEL(fp4f_mma_n, 256, 3)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                               float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
   FS_SHARED(Fp4fNarrowShared, sh);
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const i32 warps_of = w.segments < 8 ? w.segments : 8, per_block = 8 / warps_of;
-  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, tile = (i32)fs_bid_x() * per_block + slot;
-  constexpr i32 OUT = FS_TILE_N * 32, ROUNDS = (OUT + 255) / 256;
-  float total[ROUNDS];
-  FS_UNROLL for (i32 n = 0; n < ROUNDS; n++) total[n] = 0.0f;
-  for (i32 pass = 0; pass < w.segments; pass += 8) {
-    const i32 segment = pass + warp % warps_of;
-    // The matrix step needs whole warps: the condition is the same for all lanes.
-    if (slot < per_block && tile < w.tiles && segment < w.segments) fp4f_narrow_segment(sh, w, tile, segment, blocks, q, d, cols);
-    fs_barrier();
-    const i32 here = w.segments - pass < 8 ? w.segments - pass : 8;
-    for (i32 from = 0; from < per_block; from++) {
-      FS_UNROLL for (i32 n = 0; n < ROUNDS; n++) {
-        const i32 o = (i32)fs_tid() + n * 256, c = o / 32;
-        for (i32 i = 0; i < here; i++) {
-          const float p = sh.part[from * warps_of + i][c][o % 32];
-          total[n] = pass + i == 0 ? p : fs_add(total[n], p);
-        }
-        const i32 row = ((i32)fs_bid_x() * per_block + from) * 32 + o % 32;
-        if (pass + here == w.segments && row < m && c < cols) y[(u64)c * (u64)m + (u64)row] = total[n];
-      }
+  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, half = (i32)fs_bid_x() * per_block + slot;
+  // The matrix step needs whole warps: the condition is the same for all lanes.
+  if (slot < per_block && half < w.tiles * 2)
+    for (i32 segment = warp % warps_of; segment < w.segments; segment += 8) {
+      float(&part)[FS_TILE_N][16] = sh.part[slot * warps_of + segment];
+      if ((segment + 1) * FS_SEGMENT_BLOCKS <= blocks)
+        fp4f_narrow_segment<true>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, cols);
+      else
+        fp4f_narrow_segment<false>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, cols);
     }
-    fs_barrier();
+  fs_barrier();
+  for (i32 o = (i32)fs_tid(); o < per_block * FS_TILE_N * 16; o += 256) {
+    const i32 from = o / (FS_TILE_N * 16), c = o / 16 % FS_TILE_N, row = ((i32)fs_bid_x() * per_block + from) * 16 + o % 16;
+    if (row >= m || c >= cols) continue;
+    float total = sh.part[from * warps_of][c][o % 16];
+    for (i32 i = 1; i < w.segments; i++) total = fs_add(total, sh.part[from * warps_of + i][c][o % 16]);
+    y[(u64)c * (u64)m + (u64)row] = total;
   }
 }
 FS_EXPORT(fp4f_mma_n, 256)
 
 // ---- any number of columns
-
-static constexpr int WARP_COLS = 64, WARP_TILES = WARP_COLS / FS_TILE_N;
 
 template <int COLS>
 struct Fp4fStage {
@@ -118,134 +121,159 @@ struct Fp4fGemmShared<COLS, 0> {
   alignas(16) Fp4fStage<COLS> stage[2];
 };
 
-// Starts the copy of blocks 4 group .. 4 group + 3 of COLS columns.
+// What a thread copies of every group: COLS / 32 pieces of q and COLS / 64 of d.
 template <int COLS>
-FS_DEVICE void fp4f_stage(Fp4fStage<COLS>& to, const i8* q, const float* d, i32 group, i32 blocks, i32 first, i32 cols) {
-  for (i32 i = (i32)fs_tid(); i < COLS * 8; i += 256) {
-    const i32 c = i / 8, e = i % 8 / 2, half = i % 2;
-    const i32 col = first + c < cols ? first + c : cols - 1;
-    if (group * 4 + e < blocks)
-      fs_copy16(&to.q[e][c * 32 + half * 16], q + ((u64)col * (u64)blocks + (u64)(group * 4 + e)) * 32 + half * 16);
+struct Fp4fCopies {
+  static constexpr int Q = COLS / 32, D = (COLS + 63) / 64;
+  const i8* q[Q];
+  const fs_a8_meta* d[D];
+};
+
+template <int COLS>
+FS_DEVICE Fp4fCopies<COLS> fp4f_copies(const i8* q, const fs_a8_meta* meta, i32 blocks, i32 first, i32 cols) {
+  Fp4fCopies<COLS> my;
+  const i32 thread = (i32)fs_tid();
+  FS_UNROLL for (int i = 0; i < my.Q; i++) {
+    const i32 col = first + thread / 8 + i * 32;
+    my.q[i] = q + (u64)(col < cols ? col : cols - 1) * (u64)blocks * 32 + thread % 8 * 16;
   }
-  for (i32 i = (i32)fs_tid(); i < COLS * 4; i += 256) {
-    const i32 c = i / 4, e = i % 4;
-    const i32 col = first + c < cols ? first + c : cols - 1;
-    if (group * 4 + e < blocks) fs_copy4(&to.d[e][c], d + (u64)col * (u64)blocks + (u64)(group * 4 + e));
+  FS_UNROLL for (int i = 0; i < my.D; i++) {
+    const i32 col = first + thread / 4 + i * 64;
+    my.d[i] = meta + (u64)(col < cols ? col : cols - 1) * (u64)blocks + thread % 4;
   }
+  return my;
+}
+
+// Starts the copy of blocks 4 group .. 4 group + 3. Past the end of a row d is 0 and q anything.
+template <int COLS>
+FS_DEVICE void fp4f_stage(Fp4fStage<COLS>& to, const Fp4fCopies<COLS>& my, i32 group, i32 blocks) {
+  const i32 thread = (i32)fs_tid(), eq = thread % 8 / 2, ed = thread % 4;
+  const bool q_inside = group * 4 + eq < blocks, d_inside = group * 4 + ed < blocks;
+  FS_UNROLL for (int i = 0; i < my.Q; i++)
+    if (q_inside) fs_copy16(&to.q[eq][(thread / 8 + i * 32) * 32 + thread % 2 * 16], my.q[i] + (u64)group * 128);
+  FS_UNROLL for (int i = 0; i < my.D; i++)
+    if (thread / 4 + i * 64 < COLS) {
+      float* slot = &to.d[ed][thread / 4 + i * 64];
+      if (d_inside)
+        fs_copy4(slot, &my.d[i][(u64)group * 4].d);
+      else
+        *slot = 0.0f;
+    }
   fs_copy_commit();
 }
 
-typedef float Fp4fAcc[WARP_TILES][2][FS_TILE_C];
+// A warp's outputs: NT tiles of FS_TILE_N columns.
+template <int NT>
+struct Fp4fAcc {
+  float v[NT][2][FS_TILE_C];
+};
 
-// One block of 32 rows against the warp's 64 columns.
-template <int COLS>
-FS_DEVICE void fp4f_wide_block(Fp4fAcc& acc, const Fp4fBlock& b, const Fp4fStage<COLS>& stage, int e, u32 col0) {
+// One block of 32 rows against the warp's columns. The next tile's dots start before this one's
+// terms need theirs.
+template <int NT, int COLS>
+FS_DEVICE void fp4f_wide_block(Fp4fAcc<NT>& acc, const Fp4fBlock<2>& b, const Fp4fStage<COLS>& stage, int e, u32 col0) {
   const u32 lane = fs_lane();
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++) {
-    const u32 col = col0 + (u32)(n * FS_TILE_N);
-    u32x2 x[FS_TILE_BW];
-    float d[FS_TILE_CC];
-    FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
-        x[j] = *(const u32x2*)&stage.q[e][(col + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
-    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) d[j] = stage.d[e][col + fs_tile_col(lane, j)];
-    fp4f_step(acc[n], b, x, d);
+  i32 dot[2][2][FS_TILE_C];
+  FS_UNROLL for (int n = 0; n <= NT; n++) {
+    if (n < NT) {
+      u32x2 x[FS_TILE_BW];
+      FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
+          x[j] = *(const u32x2*)&stage.q[e][(col0 + (u32)(n * FS_TILE_N) + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
+      fp4f_dots<2>(dot[n & 1], b, x);
+    }
+    if (n > 0) {
+      float d[FS_TILE_CC];
+      fs_tile_columns(&stage.d[e][col0 + (u32)((n - 1) * FS_TILE_N)], lane, d);
+      fp4f_terms<2>(acc.v[n - 1], b, dot[(n - 1) & 1], d);
+    }
   }
 }
 
-// Adds the finished segment to the totals and starts the next one.
-template <int TOTALS>
-FS_DEVICE void fp4f_flush(Fp4fAcc& acc, Fp4fAcc& total, float* shared_total, bool first) {
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+// Adds the finished segment to the totals and starts the next one. Totals start at -0, the sum of
+// nothing: -0 + a is a, bit for bit.
+template <int NT, int TOTALS>
+FS_DEVICE void fp4f_flush(Fp4fAcc<NT>& acc, Fp4fAcc<NT>& total, float* shared_total) {
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
       FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-        float& a = acc[n][half][i];
-        if (TOTALS) {
-          float& t = shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()];
-          t = first ? a : fs_add(t, a);
-        } else {
-          total[n][half][i] = first ? a : fs_add(total[n][half][i], a);
-        }
+        float& a = acc.v[n][half][i];
+        float& t = TOTALS ? shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()] : total.v[n][half][i];
+        t = fs_add(t, a);
         a = 0.0f;
       }
 }
 
-// WM x WN warps; TOTALS 0: row totals in registers, else in shared memory; FREE: no segments.
-template <int WM, int WN, int TOTALS, bool FREE>
-FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WARP_COLS, TOTALS>& sh, float* shared_total, const u8* packed, const i8* q, const float* d,
+// WM x WN warps of 32 rows by WC columns; TOTALS 0: row totals in registers, else in shared memory
+// (TOTALS a thread); FREE: no segments.
+template <int WM, int WN, int WC, int TOTALS, bool FREE>
+FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_total, const u8* packed, const i8* q, const fs_a8_meta* meta,
                          float* y, i32 m, i32 blocks, i32 cols) {
   static_assert(WM * WN == 8, "eight warps");
+  constexpr int NT = WC / FS_TILE_N;
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 warp = (i32)fs_warp(), first_col = (i32)fs_bid_y() * WN * WARP_COLS;
+  const i32 warp = (i32)fs_warp(), first_col = (i32)fs_bid_y() * WN * WC;
   const i32 tile = (i32)fs_bid_x() * WM + warp % WM, safe = tile < w.tiles ? tile : w.tiles - 1;
-  const u32 col0 = (u32)(warp / WM * WARP_COLS), lane = fs_lane();
-  Fp4fAcc acc, total;
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+  const u32 col0 = (u32)(warp / WM * WC), lane = fs_lane();
+  const Fp4fCopies<WN * WC> copies = fp4f_copies<WN * WC>(q, meta, blocks, first_col, cols);
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
+  Fp4fAcc<NT> acc, total;
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
-      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[n][half][i] = 0.0f;
-  Fp4fGroup now;
-  fp4f_stage(sh.stage[0], q, d, 0, blocks, first_col, cols);
-  fp4f_load(now, w, safe, 0);
+      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
+        acc.v[n][half][i] = 0.0f;
+        total.v[n][half][i] = -0.0f;
+        if (TOTALS) shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()] = -0.0f;
+      }
+  Fp4fGroup<2> now;
+  fp4f_stage(sh.stage[0], copies, 0, blocks);
+  fp4f_load<2>(now, w, safe, 0, 0);
   for (i32 group = 0; group < w.groups; group++) {
     fs_copy_wait<0>();
     fs_barrier();  // the stage is filled, and the other one free again
-    if (group + 1 < w.groups) fp4f_stage(sh.stage[(group + 1) & 1], q, d, group + 1, blocks, first_col, cols);
+    if (group + 1 < w.groups) fp4f_stage(sh.stage[(group + 1) & 1], copies, group + 1, blocks);
     FS_UNROLL for (int e = 0; e < 4; e++) {
-      Fp4fBlock b;
-      fp4f_decode(b, now, e);
-      if (e == 3 && group + 1 < w.groups) fp4f_load(now, w, safe, group + 1);
-      if (group * 4 + e < blocks) fp4f_wide_block(acc, b, sh.stage[group & 1], e, col0);
+      Fp4fBlock<2> b;
+      fp4f_decode<2>(b, tables, now, e);
+      if (e == 3) fp4f_load<2>(now, w, safe, 0, group + 1 < w.groups ? group + 1 : group);
+      fp4f_wide_block<NT>(acc, b, sh.stage[group & 1], e, col0);
     }
-    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<TOTALS>(acc, total, shared_total, group < 4);
+    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<NT, TOTALS>(acc, total, shared_total);
   }
-  FS_UNROLL for (int n = 0; n < WARP_TILES; n++)
+  FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
       FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
         FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
           const int i = r * FS_TILE_CC + c;
           const i32 row = tile * 32 + half * 16 + (i32)fs_tile_row(lane, r);
           const i32 col = first_col + (i32)col0 + n * FS_TILE_N + (i32)fs_tile_col(lane, c);
-          const float out = FREE      ? acc[n][half][i]
+          const float out = FREE      ? acc.v[n][half][i]
                             : TOTALS ? shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()]
-                                     : total[n][half][i];
+                                     : total.v[n][half][i];
           if (row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = out;
         }
 }
 
 #define FP4F_GEMM_ARGS                                                                                            \
-  (const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const float* FS_RESTRICT d, float* FS_RESTRICT y, i32 m, \
-   i32 blocks, i32 cols)
+  (const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,            \
+   float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols)
+#define FP4F_GEMM(name, occupancy, WM, WN, WC, FREE)                                \
+  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {                      \
+    typedef Fp4fGemmShared<WN * WC, 0> Shared;                                      \
+    FS_SHARED(Shared, sh);                                                          \
+    fp4f_gemm<WM, WN, WC, 0, FREE>(sh, nullptr, packed, q, meta, y, m, blocks, cols);  \
+  }                                                                                 \
+  FS_EXPORT(fp4f_gemm_##name, 256)
+#define FP4F_GEMM_SHARED(name, occupancy, WM, WN, WC)                                       \
+  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {                              \
+    typedef Fp4fGemmShared<WN * WC, WC> Shared;                                             \
+    FS_SHARED_DYN(Shared, sh);                                                              \
+    fp4f_gemm<WM, WN, WC, WC, false>(sh, sh.total, packed, q, meta, y, m, blocks, cols);       \
+  }                                                                                         \
+  FS_EXPORT(fp4f_gemm_##name, 256)
 
-FS_KERNEL(fp4f_gemm_a, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, false>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_a, 256)
-
-FS_KERNEL(fp4f_gemm_b, 256, 2) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 64> Shared;
-  FS_SHARED_DYN(Shared, sh);
-  fp4f_gemm<4, 2, 64, false>(sh, sh.total, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_b, 256)
-
-FS_KERNEL(fp4f_gemm_c, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<64, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<8, 1, 0, false>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_c, 256)
-
-FS_KERNEL(fp4f_gemm_free1, 256, 1) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, true>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_free1, 256)
-
-FS_KERNEL(fp4f_gemm_free2, 256, 2) FP4F_GEMM_ARGS {
-  typedef Fp4fGemmShared<128, 0> Shared;
-  FS_SHARED(Shared, sh);
-  fp4f_gemm<4, 2, 0, true>(sh, nullptr, packed, q, d, y, m, blocks, cols);
-}
-FS_EXPORT(fp4f_gemm_free2, 256)
+FP4F_GEMM(a, 1, 4, 2, 64, false)
+FP4F_GEMM_SHARED(b, 1, 4, 2, 64)
+FP4F_GEMM(d, 2, 4, 2, 32, false)
+FP4F_GEMM(free_a, 1, 4, 2, 64, true)
+FP4F_GEMM(free_b, 2, 4, 2, 64, true)
+FP4F_GEMM(free_d, 2, 4, 2, 32, true)

@@ -45,6 +45,9 @@ FS_DEVICE const u32x4* fs_tile32_scales(const fs_tile32& w, i32 tile, i32 segmen
 FS_DEVICE float fs_ue4m3(u32 byte) { return fs_mul(fs_f32(byte << 20), 6.646139978924579e35f); }
 
 #if FS_HIP || FS_HOST_TILE_GFX
+struct fs_fp4_tables {};
+FS_DEVICE fs_fp4_tables fs_fp4_tables_of(u32) { return fs_fp4_tables{}; }
+
 // v_perm_b32 for selectors 0..7: byte n of the result is byte (selector byte n) of {hi, lo}.
 FS_DEVICE u32 fs_perm(u32 hi, u32 lo, u32 sel) {
 #if FS_HIP && defined(__AMDGCN__)
@@ -67,23 +70,45 @@ FS_DEVICE u32 fs_fp4_four(u32 codes) {
 }
 
 // Eight codes as signed levels in element order.
-FS_DEVICE u32x2 fs_fp4_levels(u32 word) {
+FS_DEVICE u32x2 fs_fp4_levels(const fs_fp4_tables&, u32 word) {
   const u32 even = fs_fp4_four(word & 0x0f0f0f0fu), odd = fs_fp4_four((word >> 4) & 0x0f0f0f0fu);
   return u32x2{fs_perm(odd, even, 0x05010400u), fs_perm(odd, even, 0x07030602u)};
 }
+FS_DEVICE u32x2 fs_fp4_biased(const fs_fp4_tables& tables, u32 word) { return fs_fp4_levels(tables, word); }
+static constexpr i32 FS_FP4_BIAS = 0;
 #else
-// Eight codes as signed levels in element order. A selector nibble with bit 3 set replicates the
-// sign bit of a table byte, so each of two tables (levels + 16, all below 128) gives 0 for the codes
-// of the other, and their sum is the biased level; + 112 and a flip of bit 7 remove the bias
-// without a carry between bytes.
-FS_DEVICE u32x2 fs_fp4_levels(u32 word) {
+// Levels + 16 of codes 0..3 and of codes 8..11; those of 4..7 and 12..15 are constants in the
+// instructions.
+struct fs_fp4_tables {
+  u32 pos, neg;
+};
+FS_DEVICE fs_fp4_tables fs_fp4_tables_of(u32 zero) {
+  return fs_fp4_tables{fs_opaque(0x13121110u, zero), fs_opaque(0x0d0e0f10u, zero)};
+}
+
+// Eight codes as levels + FS_FP4_BIAS in element order. A selector nibble with bit 3 set replicates
+// the sign bit of a table byte, so each of the two tables, all below 128, gives 0 for the codes of
+// the other, and their sum is the biased level.
+FS_DEVICE u32x2 fs_fp4_biased(const fs_fp4_tables& t, u32 word) {
   const u32 flip = word ^ 0x88888888u;
-  const u32 lo = fs_prmt(0x13121110u, 0x1a181614u, word) + fs_prmt(0x0d0e0f10u, 0x06080a0cu, flip);
-  const u32 hi =
-      fs_prmt(0x13121110u, 0x1a181614u, word >> 16) + fs_prmt(0x0d0e0f10u, 0x06080a0cu, flip >> 16);
-  return u32x2{(lo + 0x70707070u) ^ 0x80808080u, (hi + 0x70707070u) ^ 0x80808080u};
+  return u32x2{fs_prmt(t.pos, 0x1a181614u, word) + fs_prmt(t.neg, 0x06080a0cu, flip),
+               fs_prmt(t.pos, 0x1a181614u, word >> 16) + fs_prmt(t.neg, 0x06080a0cu, flip >> 16)};
+}
+static constexpr i32 FS_FP4_BIAS = 16;
+
+// Eight codes as signed levels: + 112 and a flip of bit 7 remove the bias without a carry between
+// bytes.
+FS_DEVICE u32x2 fs_fp4_levels(const fs_fp4_tables& t, u32 word) {
+  const u32x2 v = fs_fp4_biased(t, word);
+  return u32x2{(v.x + 0x70707070u) ^ 0x80808080u, (v.y + 0x70707070u) ^ 0x80808080u};
 }
 #endif
+
+// What a8_quantise keeps of a block of 32 activations beside its int8 values.
+struct fs_a8_meta {
+  float d;
+  u32 sums;  // of the first 16 q in the low half, of the last 16 in the high half
+};
 
 // 1.5 * 2^23: an f32 whose bit pattern plus an integer I of |I| < 2^22 is the f32 of itself plus I.
 // A dot that starts there needs no conversion: s * f32(I) = fma(s, that, -(s * 1.5 * 2^23)), all

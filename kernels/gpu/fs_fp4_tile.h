@@ -5,51 +5,69 @@
 #include "fs_fp4.h"
 #include "fs_tile.h"
 
-// What a lane holds of four blocks of 32 rows: its words of both 16-row halves, and the scale bytes
-// of its result rows.
+// What a lane holds of four blocks of H times 16 rows: its words of each half tile, and the scale
+// bytes of its result rows.
+template <int H>
 struct Fp4fGroup {
-  u32x4 words[2][FS_TILE_AW];
-  u32 scales[2][FS_TILE_CR];
+  u32x4 words[H][FS_TILE_AW];
+  u32 scales[H][FS_TILE_CR];
 };
 
-FS_DEVICE void fp4f_load(Fp4fGroup& g, const fs_tile32& w, i32 tile, i32 group) {
+// `row0` (0 or 16) is the first row within the tile.
+template <int H>
+FS_DEVICE void fp4f_load(Fp4fGroup<H>& g, const fs_tile32& w, i32 tile, u32 row0, i32 group) {
   const u32 lane = fs_lane();
-  FS_UNROLL for (u32 half = 0; half < 2; half++) {
+  FS_UNROLL for (u32 h = 0; h < H; h++) {
     FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
-        g.words[half][j] = fs_load_stream(fs_tile32_codes(w, tile, group, fs_tile_word(lane, j)) + half * 16 + fs_tile_line(lane, j));
+        g.words[h][j] = fs_load_stream(fs_tile32_codes(w, tile, group, fs_tile_word(lane, j)) + row0 + h * 16 + fs_tile_line(lane, j));
     FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
-        g.scales[half][r] = ((const u32*)(fs_tile32_scales(w, tile, group / 4) + half * 16 + fs_tile_row(lane, r)))[group % 4];
+        g.scales[h][r] = ((const u32*)(fs_tile32_scales(w, tile, group / 4) + row0 + h * 16 + fs_tile_row(lane, r)))[group % 4];
   }
 }
 
 // One block of a group, ready to multiply.
+template <int H>
 struct Fp4fBlock {
-  u32x2 a[2][FS_TILE_AW];
-  float scale[2][FS_TILE_CR], shift[2][FS_TILE_CR];
+  u32x2 a[H][FS_TILE_AW];
+  float scale[H][FS_TILE_CR], shift[H][FS_TILE_CR];
 };
 
-FS_DEVICE void fp4f_decode(Fp4fBlock& b, const Fp4fGroup& g, int e) {
-  FS_UNROLL for (int half = 0; half < 2; half++) {
-    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) b.a[half][j] = fs_fp4_levels(fs_word(g.words[half][j], e));
+template <int H>
+FS_DEVICE void fp4f_decode(Fp4fBlock<H>& b, const fs_fp4_tables& tables, const Fp4fGroup<H>& g, int e) {
+  FS_UNROLL for (int h = 0; h < H; h++) {
+    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) b.a[h][j] = fs_fp4_levels(tables, fs_word(g.words[h][j], e));
     FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
-      b.scale[half][r] = fs_ue4m3((g.scales[half][r] >> (8 * e)) & 255);
-      b.shift[half][r] = fs_mul(b.scale[half][r], -FS_MAGIC);
+      b.scale[h][r] = fs_ue4m3((g.scales[h][r] >> (8 * e)) & 255);
+      b.shift[h][r] = fs_mul(b.scale[h][r], -FS_MAGIC);
     }
   }
 }
 
-// acc = fma(d, s * f32(I), acc) for the outputs of one tile of FS_TILE_N columns.
-FS_DEVICE void fp4f_step(float (&acc)[2][FS_TILE_C], const Fp4fBlock& b, const u32x2 (&x)[FS_TILE_BW], const float (&d)[FS_TILE_CC]) {
-  i32 zero[FS_TILE_C];
-  FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) zero[i] = FS_MAGIC_BITS;
-  FS_UNROLL for (int half = 0; half < 2; half++) {
-    i32 dot[FS_TILE_C];
-    fs_tile_mma(dot, b.a[half], x, zero);
+// The dots of one block with FS_TILE_N columns, as f32 bits of 1.5 * 2^23 + I.
+template <int H>
+FS_DEVICE void fp4f_dots(i32 (&dot)[H][FS_TILE_C], const Fp4fBlock<H>& b, const u32x2 (&x)[FS_TILE_BW]) {
+  i32 start[FS_TILE_C];
+  FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) start[i] = FS_MAGIC_BITS;
+  FS_UNROLL for (int h = 0; h < H; h++) fs_tile_mma(dot[h], b.a[h], x, start);
+}
+
+// acc = fma(d, s * f32(I), acc) for the outputs of FS_TILE_N columns. A block past the end of a row
+// has zero scales; with d = 0 it leaves acc as it is.
+template <int H>
+FS_DEVICE void fp4f_terms(float (&acc)[H][FS_TILE_C], const Fp4fBlock<H>& b, const i32 (&dot)[H][FS_TILE_C], const float (&d)[FS_TILE_CC]) {
+  FS_UNROLL for (int h = 0; h < H; h++) {
     FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
       FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
-        const float t = fs_fma(b.scale[half][r], fs_f32((u32)dot[r * FS_TILE_CC + c]), b.shift[half][r]);
-        acc[half][r * FS_TILE_CC + c] = fs_fma(d[c], t, acc[half][r * FS_TILE_CC + c]);
+        const float t = fs_fma(b.scale[h][r], fs_f32((u32)dot[h][r * FS_TILE_CC + c]), b.shift[h][r]);
+        acc[h][r * FS_TILE_CC + c] = fs_fma(d[c], t, acc[h][r * FS_TILE_CC + c]);
       }
     }
   }
+}
+
+template <int H>
+FS_DEVICE void fp4f_step(float (&acc)[H][FS_TILE_C], const Fp4fBlock<H>& b, const u32x2 (&x)[FS_TILE_BW], const float (&d)[FS_TILE_CC]) {
+  i32 dot[H][FS_TILE_C];
+  fp4f_dots<H>(dot, b, x);
+  fp4f_terms<H>(acc, b, dot, d);
 }

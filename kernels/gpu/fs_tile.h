@@ -34,6 +34,17 @@ FS_DEVICE u32 fs_tile_col(u32 lane, int) { return lane & 15; }
 #endif
 static constexpr int FS_TILE_C = FS_TILE_CR * FS_TILE_CC;
 
+// The values of this lane's columns; `base` is the tile's first column, 8-byte aligned.
+FS_DEVICE void fs_tile_columns(const float* base, u32 lane, float (&out)[FS_TILE_CC]) {
+#if FS_CUDA || (FS_HOST && !FS_HOST_TILE_GFX)
+  const f32x2 pair = *(const f32x2*)(base + fs_tile_col(lane, 0));
+  out[0] = pair.x;
+  out[1] = pair.y;
+#else
+  out[0] = base[fs_tile_col(lane, 0)];
+#endif
+}
+
 #if FS_HOST
 FS_DEVICE void fs_tile_mma(i32 (&d)[FS_TILE_C], const u32x2 (&a)[FS_TILE_AW], const u32x2 (&b)[FS_TILE_BW],
                            const i32 (&c)[FS_TILE_C], int line = __builtin_LINE(),

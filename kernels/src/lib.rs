@@ -6,13 +6,16 @@
 //!   before any driver sees them; the same for every runtime.
 //! * [`cases`]: inputs, references and the comparison, run on whatever executes launches.
 //! * [`cpu`]: the Rust implementations.
-//! * [`host`] (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
+//! * `host` (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
+//! * `cuda` (feature `cuda`): the same on an NVIDIA GPU, for qualification and measurements.
 //! * [`offline`]: ahead-of-time compilation with clang, and its resource figures.
 //!
 //! Must not know: models, files, scheduling, streams.
 
 pub mod cases;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 #[cfg(feature = "host-exec")]
 pub mod host;

@@ -25,7 +25,7 @@ fn floats(host: &Host, id: BufferId) -> Vec<f32> {
 /// The executor's words about a kernel that writes its one buffer.
 fn report(kernel: &'static str) -> String {
     let (result, ..) = run_seeded(&call(kernel).arg(Arg::Write(N)), 0);
-    result.unwrap_err().to_string()
+    result.expect_err("a mistake must be noticed").to_string()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn undefined_behaviour_ends_the_launch_with_its_place() {
         .arg(Arg::Write(N))
         .arg(Arg::I32(i32::MAX - 5));
     let (result, ..) = run_seeded(&overflow, 0);
-    let text = result.unwrap_err().to_string();
+    let text = result.expect_err("a mistake must be noticed").to_string();
     assert!(text.contains("addition overflows"), "{text}");
 }
 

@@ -2,9 +2,11 @@
 #![cfg(feature = "host-exec")]
 
 use ds4_kernels::KernelError;
+use ds4_kernels::cases::reference::{self, Fp4fMatrix};
 use ds4_kernels::cases::{self, Depth, Outcome, Runner};
 use ds4_kernels::host::{BufferId, Host, Shape};
-use ds4_kernels::launch::Call;
+use ds4_kernels::launch::fp4f::Tile32;
+use ds4_kernels::launch::{Call, bench};
 
 /// The executor as a runner of cases.
 struct Exec(Host);
@@ -79,6 +81,61 @@ fn fp4_products_equal_the_reference_on_gfx11_fragments() {
 #[test]
 fn fp4_products_equal_the_reference_on_gfx12_fragments() {
     check(&cases::fp4f::run(&mut exec(77, Shape::Gfx12), Depth::Quick).unwrap());
+}
+
+/// File blocks as codes in element order, then scales.
+fn planar(raw: &[u8]) -> Vec<u8> {
+    let (blocks, _) = raw.as_chunks::<17>();
+    let code = |b: &[u8; 17], i: usize| if i < 16 { b[i] & 15 } else { b[i - 16] >> 4 };
+    let codes = blocks
+        .iter()
+        .flat_map(|b| (0..16).map(|j| code(b, 2 * j) | code(b, 2 * j + 1) << 4));
+    codes.chain(blocks.iter().map(|b| b[16])).collect()
+}
+
+#[test]
+fn free_orders_are_close() {
+    let (rows, k, cols) = (70, 2048, 8);
+    let w = Tile32::new(rows, k).unwrap();
+    let raw = cases::fp4f::random_matrix(rows, k, 5, false);
+    let x = cases::Noise::new(6).activations(cols, k);
+    let (mut q, mut d) = (vec![0i8; cols * k], vec![0f32; cols * k / 32]);
+    reference::quantise(&x, &mut q, &mut d);
+    let want = cases::fp4f::expected(&w, &Fp4fMatrix::new(&raw, w.blocks()), &q, &d, cols);
+    let norm = want.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    let mut host = Host::new(0, Shape::Nvidia);
+    let files = [
+        host.load(&planar(&raw), 0),
+        host.load(&cases::fp4f::packed(&w, &raw), 0),
+    ];
+    let inputs = [
+        host.load(&cases::i8_bytes(&q), 0),
+        host.load(&reference::meta(&q, &d), 0),
+    ];
+    let dots = bench::free_dots(&w, cols)
+        .unwrap()
+        .into_iter()
+        .map(|c| (files[0], c));
+    let matrix = bench::free_matrix(&w, cols)
+        .unwrap()
+        .into_iter()
+        .map(|c| (files[1], c));
+    for (file, (name, call)) in dots.chain(matrix) {
+        let y = host.poisoned(want.len() * 4, 0);
+        host.launch(&call, &[file, inputs[0], inputs[1], y])
+            .unwrap();
+        let got = cases::to_f32(host.bytes(y));
+        let error: f64 = want
+            .iter()
+            .zip(&got)
+            .map(|(w, g)| f64::from(w - g).powi(2))
+            .sum();
+        assert!(
+            (error / norm).sqrt() < 1e-6,
+            "{name}: {}",
+            (error / norm).sqrt()
+        );
+    }
 }
 
 #[test]

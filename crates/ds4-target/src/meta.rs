@@ -273,7 +273,8 @@ impl Ds4Meta {
     }
 }
 
-fn has_nextn(source: &dyn Source, layer: usize) -> bool {
+/// Whether block `layer` holds MTP tensors.
+pub(crate) fn has_nextn(source: &dyn Source, layer: usize) -> bool {
     let prefix = format!("blk.{layer}.nextn.");
     source.tensor_names().iter().any(|n| n.starts_with(&prefix))
 }

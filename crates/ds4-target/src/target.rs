@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ds4_kernels::cpu::argmax;
 use engine_core::mutant::mutant;
 use engine_core::seams::TargetInfo;
 use engine_core::{Fault, NumericClass, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want};
 use fpx_quant::{A8Rows, Out};
+use sampling::Sampler;
 
 use crate::batch::{Batch, Limits};
 use crate::error::LoadError;
@@ -52,7 +52,7 @@ impl Default for Options {
 }
 
 /// A loaded model, shared by targets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Model {
     /// Hyper-parameters.
     pub meta: Ds4Meta,
@@ -60,6 +60,17 @@ pub struct Model {
     pub weights: Weights,
     /// Digest of hyper-parameters, tensor table and samples of every tensor.
     pub fingerprint: [u8; 32],
+}
+
+/// Names the model instead of printing its vectors.
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Model({} layers, {} tensors)",
+            self.meta.n_layer, self.weights.n_tensors
+        )
+    }
 }
 
 impl Model {
@@ -100,7 +111,6 @@ fn fingerprint(source: &dyn Source, meta: &Ds4Meta) -> [u8; 32] {
 }
 
 /// The CPU target.
-#[derive(Debug)]
 pub struct CpuTarget {
     model: Arc<Model>,
     options: Options,
@@ -118,6 +128,13 @@ pub struct CpuTarget {
     in_flight: Option<Ticket>,
     tickets: u64,
     head_a8: A8Rows,
+    sampler: Sampler,
+}
+
+impl std::fmt::Debug for CpuTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CpuTarget({:?}, {:?})", self.model, self.options)
+    }
 }
 
 impl CpuTarget {
@@ -152,6 +169,7 @@ impl CpuTarget {
             in_flight: None,
             tickets: 0,
             head_a8: A8Rows::default(),
+            sampler: Sampler::new(m.n_vocab),
             model,
             options,
             info,
@@ -283,7 +301,7 @@ impl CpuTarget {
     }
 
     /// Final hidden states of the rows asked for, then logits or ids.
-    fn run_head(&mut self, spans: &[Span]) {
+    fn run_head(&mut self, spans: &[Span]) -> Result<(), Fault> {
         let Self {
             model,
             pool,
@@ -294,6 +312,7 @@ impl CpuTarget {
             rows,
             options,
             head_a8,
+            sampler,
             ..
         } = self;
         let ctx = Ctx {
@@ -306,7 +325,7 @@ impl CpuTarget {
         let (d, n_vocab) = (model.meta.n_embd, model.meta.n_vocab);
         let n = batch.out.len();
         if n == 0 {
-            return;
+            return Ok(());
         }
         // `u` and `h` are free now: gather the streams of the wanted tokens beside each other.
         scratch.gathered.resize(n * 4 * d, 0.0);
@@ -333,12 +352,20 @@ impl CpuTarget {
             counters,
             &[Job::new(pool, w.head.matrix(), &input, 0..n, out)],
         );
-        deliver(spans, &scratch.logits, n_vocab, rows);
+        let pos = |row: usize| batch.pos[batch.out[row]];
+        deliver(spans, pos, &scratch.logits, sampler, rows)
     }
 }
 
-/// Turns logits into what each row asked for.
-fn deliver(spans: &[Span], logits: &[f32], n_vocab: usize, rows: &mut Rows) {
+/// Turns logits into what each row asked for. `pos`: position of each row's token.
+fn deliver(
+    spans: &[Span],
+    pos: impl Fn(usize) -> Pos,
+    logits: &[f32],
+    sampler: &mut Sampler,
+    rows: &mut Rows,
+) -> Result<(), Fault> {
+    let n_vocab = rows.n_vocab;
     for (span, range) in spans.iter().zip(rows.span_rows.clone()) {
         for row in range {
             let values = &logits[row * n_vocab..][..n_vocab];
@@ -351,10 +378,16 @@ fn deliver(spans: &[Span], logits: &[f32], n_vocab: usize, rows: &mut Rows) {
             }
             rows.ids.push(match &span.want {
                 Want::Logits => TokenId::MAX,
-                Want::Ids(_) | Want::Both(_) => argmax(values),
+                Want::Ids(plan) | Want::Both(plan) => sampler
+                    .draw(plan, values, pos(row) + 1, &[])
+                    .map_err(|e| Fault::Lost {
+                        what: format!("sampling of sequence {}", span.seq),
+                        why: e.to_string(),
+                    })?,
             });
         }
     }
+    Ok(())
 }
 
 fn embed_streams(ctx: &Ctx<'_>, w: &Weights, batch: &Batch, x: &mut [f32]) {
@@ -480,15 +513,18 @@ impl Target for CpuTarget {
                 ));
             }
         }
-        if spans
-            .iter()
-            .any(|s| matches!(&s.want, Want::Ids(p) | Want::Both(p) if !p.is_plain_greedy()))
-        {
-            return Err(Fault::Unsupported("sampling in the pass"));
+        let needs_history = |want: &Want| match want {
+            Want::Ids(p) | Want::Both(p) => !p.penalties.is_neutral(),
+            Want::Logits => false,
+        };
+        if spans.iter().any(|s| needs_history(&s.want)) {
+            return Err(Fault::Unsupported(
+                "a plan with penalties in the pass (ask for logits)",
+            ));
         }
         self.lay_out_rows(spans);
         self.run_layers(spans);
-        self.run_head(spans);
+        self.run_head(spans)?;
         for piece in &self.batch.pieces {
             if let Some(state) = self.seqs[piece.slot].as_mut() {
                 state.end = (piece.pos + piece.len) as Pos;
@@ -511,10 +547,8 @@ impl Target for CpuTarget {
 
     fn commit(&mut self, seq: SeqId, pos: Pos) {
         if let Some(state) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut) {
-            debug_assert!(
-                (state.floor..=state.end).contains(&pos),
-                "commit {pos} of {state:?}"
-            );
+            let range = state.floor..=state.end;
+            debug_assert!(range.contains(&pos), "commit {pos} outside {range:?}");
             state.pos = if mutant(38) {
                 state.end
             } else {

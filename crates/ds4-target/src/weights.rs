@@ -138,7 +138,7 @@ impl Weights {
         let layers = (0..m.n_layer)
             .map(|l| bind_layer(&mut b, m, l))
             .collect::<Result<_, _>>()?;
-        let ignored = |name: &str| is_mtp(name, m.n_layer);
+        let ignored = |name: &str| is_mtp(name, source, m.n_layer);
         let n_tensors = b.finish(ignored)?;
         Ok(Self {
             layers,
@@ -151,9 +151,11 @@ impl Weights {
     }
 }
 
-/// MTP blocks come in three packagings; the target ignores them (ruling D22).
-fn is_mtp(name: &str, n_layer: usize) -> bool {
-    name.starts_with("mtp.") || name.starts_with(&format!("blk.{n_layer}."))
+/// Whether a tensor belongs to an MTP block, which the target ignores (ruling D22): its own prefix,
+/// or the block after the last layer if that holds MTP tensors. A plain extra block is unknown.
+fn is_mtp(name: &str, source: &dyn Source, n_layer: usize) -> bool {
+    name.starts_with("mtp.")
+        || (name.starts_with(&format!("blk.{n_layer}.")) && crate::meta::has_nextn(source, n_layer))
 }
 
 /// Tensors of a model with these hyper-parameters: 6 global, 24 a layer, 4 a compressor, 6 more an

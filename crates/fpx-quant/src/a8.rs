@@ -25,15 +25,25 @@ pub const NAN_SCALE: f32 = f32::from_bits(0x7fc0_0000);
 ///
 /// Values are i8 `[n][k]`, held twice: in element order, and with every 16 transposed as 4 x 4
 /// (element `4 i + j` at `4 j + i`), the order in which 2-bit codes leave a packed byte by shifts.
-/// Scales are f32 `[n][k / 32]`, sums of the values f32 `[n][k / 16]` (integers up to 2,032).
+/// Scales and sums are [`A8Block`] `[n][k / 32]`.
 #[derive(Clone, Debug, Default)]
 pub struct A8Rows {
     n: usize,
     k: usize,
     q: Vec<i8>,
     q_by_4: Vec<i8>,
-    d: Vec<f32>,
-    sums: Vec<f32>,
+    blocks: Vec<A8Block>,
+}
+
+/// What belongs to 32 values besides the values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct A8Block {
+    /// Scale: value = d * q.
+    pub d: f32,
+    /// Exact sum of the 32 q, an integer up to 4,064.
+    pub sum: f32,
+    /// Exact sums of q 0..16 and 16..32.
+    pub halves: [f32; 2],
 }
 
 /// One row of [`A8Rows`].
@@ -43,10 +53,8 @@ pub struct A8Row<'a> {
     pub q: &'a [i8],
     /// The same values, every 16 transposed as 4 x 4, i8 `[k]`.
     pub q_by_4: &'a [i8],
-    /// Scale of each block, f32 `[k / 32]`.
-    pub d: &'a [f32],
-    /// Exact sum of each 16 values, f32 `[k / 16]`.
-    pub sums: &'a [f32],
+    /// Scale and sums of each 32 values, `[k / 32]`.
+    pub blocks: &'a [A8Block],
 }
 
 impl A8Rows {
@@ -80,8 +88,7 @@ impl A8Rows {
         A8Row {
             q: &self.q[index * self.k..][..self.k],
             q_by_4: &self.q_by_4[index * self.k..][..self.k],
-            d: &self.d[index * blocks..][..blocks],
-            sums: &self.sums[index * 2 * blocks..][..2 * blocks],
+            blocks: &self.blocks[index * blocks..][..blocks],
         }
     }
 
@@ -97,7 +104,7 @@ impl A8Rows {
     /// [`A8Rows::quantize`] on given instructions: the same bits.
     ///
     /// # Panics
-    /// As [`A8Rows::quantize`].
+    /// As [`A8Rows::quantize`], and if this processor has not these instructions.
     pub fn quantize_on(&mut self, isa: Isa, x: &[f32], n: usize, k: usize) {
         self.resize(n, k);
         assert_eq!(Some(x.len()), n.checked_mul(k), "values of {n} rows of {k}");
@@ -117,8 +124,7 @@ impl A8Rows {
         (self.n, self.k) = (n, k);
         self.q.resize(len, 0);
         self.q_by_4.resize(len, 0);
-        self.d.resize(len / BLOCK, 0.0);
-        self.sums.resize(len / 16, 0.0);
+        self.blocks.resize(len / BLOCK, A8Block::default());
     }
 
     /// Writers of `rows_each` rows (the last one fewer), for several threads.
@@ -131,14 +137,13 @@ impl A8Rows {
         assert!(rows_each > 0, "no rows a writer");
         let q = self.q.as_chunks_mut().0.chunks_mut(blocks);
         let q_by_4 = self.q_by_4.as_chunks_mut().0.chunks_mut(blocks);
-        let sums = self.sums.as_chunks_mut().0.chunks_mut(blocks);
-        let parts = q.zip(q_by_4).zip(self.d.chunks_mut(blocks)).zip(sums);
+        let parts = q.zip(q_by_4).zip(self.blocks.chunks_mut(blocks));
         parts
             .enumerate()
-            .map(move |(i, (((q, q_by_4), d), sums))| A8Writer {
+            .map(move |(i, ((q, q_by_4), blocks))| A8Writer {
                 rows: i * rows_each..n.min((i + 1) * rows_each),
                 k,
-                out: Blocks { q, q_by_4, d, sums },
+                out: Blocks { q, q_by_4, blocks },
             })
     }
 }
@@ -169,7 +174,7 @@ impl A8Writer<'_> {
     /// [`A8Writer::quantize`] on given instructions: the same bits.
     ///
     /// # Panics
-    /// As [`A8Writer::quantize`].
+    /// As [`A8Writer::quantize`], and if this processor has not these instructions.
     pub fn quantize_on(&mut self, isa: Isa, x: &[f32]) {
         assert_eq!(
             x.len(),
@@ -177,10 +182,11 @@ impl A8Writer<'_> {
             "values of {:?}",
             self.rows
         );
+        isa.require();
         let (x, _) = x.as_chunks::<BLOCK>();
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => crate::rows::simd::quantize_avx2(x, &mut self.out),
+            Isa::Avx2 | Isa::Avx512 => crate::rows::x86::quantize_avx2(x, &mut self.out),
             _ => quantize_blocks(x, &mut self.out),
         }
     }
@@ -191,8 +197,7 @@ impl A8Writer<'_> {
 pub(crate) struct Blocks<'a> {
     pub(crate) q: &'a mut [[i8; BLOCK]],
     pub(crate) q_by_4: &'a mut [[i8; BLOCK]],
-    pub(crate) d: &'a mut [f32],
-    pub(crate) sums: &'a mut [[f32; 2]],
+    pub(crate) blocks: &'a mut [A8Block],
 }
 
 fn quantize_blocks(x: &[[f32; BLOCK]], out: &mut Blocks<'_>) {
@@ -200,8 +205,9 @@ fn quantize_blocks(x: &[[f32; BLOCK]], out: &mut Blocks<'_>) {
         let (q, d) = quantize_block(x);
         out.q[i] = q;
         out.q_by_4[i] = by_4(&q);
-        out.d[i] = d;
-        out.sums[i] = sums(&q);
+        let halves = sums(&q);
+        let sum = halves[0] + halves[1];
+        out.blocks[i] = A8Block { d, sum, halves };
     }
 }
 

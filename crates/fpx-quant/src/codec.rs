@@ -35,7 +35,7 @@ pub fn decode_row_lossy(format: Format, bytes: &[u8], out: &mut [f32]) -> Result
 fn decode_valid(format: Format, bytes: &[u8], out: &mut [f32]) -> Result<(), FormatError> {
     match format {
         _ if block::is_base(format) => fpx::decode::blocks(simd_level(), format, bytes, out),
-        _ if format.is_float() || native::has_blocks(format) => native::decode(format, bytes, out),
+        _ if native::can_decode(format) => native::decode(format, bytes, out),
         Format::Mix2 | Format::Mix3 => return unsupported(format, "decoding without a codebook"),
         _ => return unsupported(format, "decoding"),
     }
@@ -62,8 +62,8 @@ pub enum EncodeMode {
 /// Encodes a matrix of f32.
 ///
 /// `values`: `[rows, row_elems]`. `imatrix`: `[row_elems]`, the importance of each input column,
-/// the same for every row; it weights the error of the ROCmFPX searches. `out`:
-/// `[rows, row_bytes]`. A value that is not finite is stored as zero.
+/// the same for every row; it weights the error of the ROCmFPX searches, the other formats do not
+/// read it. `out`: `[rows, row_bytes]`. Block formats store a value that is not finite as zero.
 ///
 /// # Errors
 /// `PartialBlock`; `Bytes` where `out` does not fit (or `values` is not whole rows); `BadWeights`
@@ -87,8 +87,8 @@ pub fn encode_rows(
             mode,
             out,
         }),
-        _ if native::has_encoder(format) => {
-            native::encode(format, values, out);
+        _ if native::can_encode(format) => {
+            native::encode_rows(format, values, row_elems, mode, out);
             Ok(())
         }
         _ => unsupported(format, "encoding"),

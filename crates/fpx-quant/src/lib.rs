@@ -17,7 +17,7 @@ pub mod validate;
 mod fpx;
 mod simd;
 
-pub use a8::{A8Row, A8Rows, A8Writer};
+pub use a8::{A8Block, A8Row, A8Rows, A8Writer};
 pub use codec::{EncodeMode, decode_row, decode_row_lossy, encode_rows};
 pub use format::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 pub use rows::{Isa, Matrix, Out, OutQueue, dot_row_a8, dot_row_f32, matmul_a8, matmul_f32};

@@ -8,6 +8,8 @@ pub mod convert;
 mod error;
 pub mod eval;
 pub mod importance;
+pub mod inspect;
+pub mod plan;
 mod progress;
 pub mod quantize;
 pub mod recipe;

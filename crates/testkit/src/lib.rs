@@ -10,11 +10,13 @@
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
 //! * [`compare`]: bits, ulps, nmse, sets.
+//! * [`fake`]: a target without weights, scripted and watched.
 //! * [`sim_draft`]: a simulated speculating device, for policies of width.
 //! * [`require`](mod@require): skips that are seen and counted.
 
 pub mod compare;
 pub mod error;
+pub mod fake;
 pub mod files;
 pub mod fixture;
 pub mod golden;

@@ -2,9 +2,7 @@
 //! reference.
 
 use super::reference::{self, Fp4fMatrix};
-use super::{
-    Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, i8_bytes, to_f32,
-};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, i8_bytes, to_f32};
 use crate::KernelError;
 use crate::launch::fp4f::{self, BLOCK_BYTES, Tile32};
 
@@ -168,7 +166,7 @@ fn products<R: Runner>(
     let inputs = [
         weights,
         runner.load(&i8_bytes(&q), 0)?,
-        runner.load(&f32_bytes(&d), 0)?,
+        runner.load(&reference::meta(&q, &d), 0)?,
     ];
     let mut calls = Vec::new();
     if cols <= 8 {
@@ -190,17 +188,28 @@ fn products<R: Runner>(
     Ok(outcomes)
 }
 
-/// The reference's y `[cols][rows]`.
+/// The reference's y `[cols][rows]`, computed on every core.
 #[must_use]
 pub fn expected(w: &Tile32, matrix: &Fp4fMatrix, q: &[i8], d: &[f32], cols: usize) -> Vec<f32> {
-    let column = |c: usize| {
-        (
-            &q[c * w.k()..(c + 1) * w.k()],
-            &d[c * w.blocks()..(c + 1) * w.blocks()],
-        )
-    };
-    let parts = (0..cols).map(column);
-    parts
-        .flat_map(|(q, d)| (0..w.rows()).map(move |row| matrix.dot(row, q, d)))
-        .collect()
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut y = vec![0f32; cols * w.rows()];
+    let share = y.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        for (index, part) in y.chunks_mut(share).enumerate() {
+            scope.spawn(move || {
+                for (i, out) in part.iter_mut().enumerate() {
+                    let (c, row) = (
+                        (index * share + i) / w.rows(),
+                        (index * share + i) % w.rows(),
+                    );
+                    let (q, d) = (
+                        &q[c * w.k()..(c + 1) * w.k()],
+                        &d[c * w.blocks()..(c + 1) * w.blocks()],
+                    );
+                    *out = matrix.dot(row, q, d);
+                }
+            });
+        }
+    });
+    y
 }

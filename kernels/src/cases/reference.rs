@@ -23,6 +23,21 @@ pub fn quantise(x: &[f32], q: &mut [i8], d: &mut [f32]) {
     }
 }
 
+/// The device's form of a block's scale and sums (`gpu/a8.cu`).
+#[must_use]
+pub fn meta(q: &[i8], d: &[f32]) -> Vec<u8> {
+    let sum = |half: &[i8]| half.iter().map(|v| i16::from(*v)).sum::<i16>();
+    let (blocks, _) = q.as_chunks::<32>();
+    let pack = |(d, q): (&f32, &[i8; 32])| {
+        let (s0, s1) = (sum(&q[..16]).cast_unsigned(), sum(&q[16..]).cast_unsigned());
+        u64::from(d.to_bits()) | u64::from(s0) << 32 | u64::from(s1) << 48
+    };
+    d.iter()
+        .zip(blocks)
+        .flat_map(|block| pack(block).to_le_bytes())
+        .collect()
+}
+
 /// Levels of the FP4 codes (spec/fpx-formats.md 1).
 const LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 10, 0, -1, -2, -3, -4, -6, -8, -10];
 

@@ -114,6 +114,15 @@ mod tests {
     }
 
     #[test]
+    fn large_logits_do_not_overflow() {
+        let mut scores = [f32::NAN; 2];
+        let mut routes = [Route::default(); 2];
+        route_top_k(&[100.0, -100.0], &[0.0; 2], 1.0, &mut scores, &mut routes);
+        assert_eq!(scores[0], 10.0);
+        assert!(scores[1] > 0.0 && routes.iter().all(|r| r.weight.is_finite()));
+    }
+
+    #[test]
     fn slots_are_in_selection_order_with_ties_to_the_lower_expert() {
         let logits = [0.5, 2.0, 0.5, 2.0, 7.0];
         let mut scores = [f32::NAN; 5];

@@ -4,9 +4,11 @@ use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
 
 const SOURCE: &str = "a8.cu";
+/// Bytes of a block beside its int8 values: d f32, then two i16 sums of 16 q.
+pub const META_BYTES: usize = 8;
 
 /// `rows` rows of `k` f32 to int8 blocks. Buffers: x `[rows][k]` f32, q `[rows][k]` i8,
-/// d `[rows][k / 32]` f32.
+/// meta `[rows][k / 32]` of 8 bytes.
 ///
 /// # Errors
 /// `Shape`: k is not a positive multiple of 32, no rows, or too many blocks.
@@ -29,7 +31,7 @@ pub fn quantise(rows: usize, k: usize) -> Result<Call, KernelError> {
         Call::new(SOURCE, NAME, [grid_x(NAME, blocks.div_ceil(8))?, 1, 1], 256)
             .arg(Arg::Read(bytes(NAME, &[rows, k, 4])?))
             .arg(Arg::Write(bytes(NAME, &[rows, k])?))
-            .arg(Arg::Write(bytes(NAME, &[rows, k / 32, 4])?))
+            .arg(Arg::Write(bytes(NAME, &[rows, k / 32, META_BYTES])?))
             .arg(Arg::I32(count)),
     )
 }

@@ -1,5 +1,6 @@
 //! The packed order of ROCmFP4_FAST matrices and the launches of `fp4f.cu` and `fp4f_mma.cu`.
 
+use super::a8::META_BYTES;
 use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
 
@@ -94,32 +95,38 @@ impl Tile32 {
     }
 }
 
-/// The tiled product's variants. The first three give the same bits.
+/// The tiled product's variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gemm {
     /// 128 x 128, row totals in registers.
     A,
     /// 128 x 128, row totals in shared memory (more than AMD has).
     B,
-    /// 256 x 64, row totals in registers.
-    C,
+    /// 128 x 64, row totals in registers, two blocks a processor.
+    D,
     /// As A in one running sum: other bits, measurements only.
-    Free1,
-    /// As `Free1`, two blocks a processor.
-    Free2,
+    FreeA,
+    /// As `FreeA`, two blocks a processor.
+    FreeB,
+    /// As D in one running sum.
+    FreeD,
 }
 
 impl Gemm {
-    /// The variants that follow the contract.
-    pub const EQUAL: &[Self] = &[Self::A, Self::B, Self::C];
+    /// The variants that follow the contract: the same bits.
+    pub const EQUAL: &[Self] = &[Self::A, Self::B, Self::D];
+    /// Those that do not.
+    pub const FREE: &[Self] = &[Self::FreeA, Self::FreeB, Self::FreeD];
 
+    /// Kernel, rows and columns of a block, bytes of dynamic shared memory.
     fn parts(self) -> (&'static str, usize, usize, u32) {
         match self {
             Self::A => ("fp4f_gemm_a", 128, 128, 0),
             Self::B => ("fp4f_gemm_b", 128, 128, 102_656),
-            Self::C => ("fp4f_gemm_c", 256, 64, 0),
-            Self::Free1 => ("fp4f_gemm_free1", 128, 128, 0),
-            Self::Free2 => ("fp4f_gemm_free2", 128, 128, 0),
+            Self::D => ("fp4f_gemm_d", 128, 64, 0),
+            Self::FreeA => ("fp4f_gemm_free_a", 128, 128, 0),
+            Self::FreeB => ("fp4f_gemm_free_b", 128, 128, 0),
+            Self::FreeD => ("fp4f_gemm_free_d", 128, 64, 0),
         }
     }
 }
@@ -139,20 +146,14 @@ pub fn repack(w: &Tile32) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "blocks", w.blocks)?)))
 }
 
-/// Blocks of the narrow kernels: eight warps, one a segment of a tile.
-fn narrow_grid(name: &'static str, w: &Tile32) -> Result<[u32; 3], KernelError> {
-    let per_block = (8 / w.segments()).max(1);
-    Ok([grid_x(name, w.tiles().div_ceil(per_block) as u64)?, 1, 1])
-}
-
-/// The arguments every product takes. Buffers: packed, q `[cols][k]` i8, d `[cols][k / 32]` f32,
-/// y `[cols][rows]` f32.
+/// The arguments every product takes. Buffers: packed, q `[cols][k]` i8, meta `[cols][k / 32]`
+/// of 8 bytes, y `[cols][rows]` f32.
 fn product(call: Call, w: &Tile32, cols: usize) -> Result<Call, KernelError> {
     let name = call.kernel;
     Ok(call
         .arg(Arg::Read(w.packed_bytes()))
         .arg(Arg::Read(bytes(name, &[cols, w.k()])?))
-        .arg(Arg::Read(bytes(name, &[cols, w.blocks, 4])?))
+        .arg(Arg::Read(bytes(name, &[cols, w.blocks, META_BYTES])?))
         .arg(Arg::Write(bytes(name, &[cols, w.rows, 4])?))
         .arg(Arg::I32(int(name, "rows", w.rows)?))
         .arg(Arg::I32(int(name, "blocks", w.blocks)?))
@@ -164,25 +165,28 @@ fn product(call: Call, w: &Tile32, cols: usize) -> Result<Call, KernelError> {
 /// # Errors
 /// `Shape`: no or more than 8 columns.
 pub fn gemv(w: &Tile32, cols: usize) -> Result<Call, KernelError> {
-    let name = match cols {
-        1 => "fp4f_gemv_1",
-        2 => "fp4f_gemv_2",
-        3..=4 => "fp4f_gemv_4",
-        _ => "fp4f_gemv_8",
+    // Threads and segments of a block as in `Fp4fGemvShape`.
+    let (name, threads, segments) = match cols {
+        1 => ("fp4f_gemv_1", 512, 8),
+        2 => ("fp4f_gemv_2", 256, 4),
+        3..=4 => ("fp4f_gemv_4", 256, 4),
+        _ => ("fp4f_gemv_8", 256, 2),
     };
     require(name, "columns", "1 to 8", cols, (1..=8).contains(&cols))?;
-    product(
-        Call::new("fp4f.cu", name, narrow_grid(name, w)?, 256),
-        w,
-        cols,
-    )
+    let tiles_a_block = (segments / w.segments()).max(1);
+    let grid = [
+        grid_x(name, w.tiles().div_ceil(tiles_a_block) as u64)?,
+        1,
+        1,
+    ];
+    product(Call::new("fp4f.cu", name, grid, threads), w, cols)
 }
 
 /// The product with up to `width` activation rows (8 on NVIDIA, 16 on AMD) on matrix units.
 /// Buffers: see [`gemm`].
 ///
 /// # Errors
-/// `Shape`: no or too many columns.
+/// `Shape`: no or too many columns, more than 32 segments.
 pub fn mma(w: &Tile32, cols: usize, width: usize) -> Result<Call, KernelError> {
     const NAME: &str = "fp4f_mma_n";
     require(
@@ -192,7 +196,21 @@ pub fn mma(w: &Tile32, cols: usize, width: usize) -> Result<Call, KernelError> {
         cols,
         (1..=width).contains(&cols),
     )?;
-    let mut call = Call::new("fp4f_mma.cu", NAME, narrow_grid(NAME, w)?, 256);
+    // All partial sums of a row meet in shared memory, which bounds the segments.
+    require(
+        NAME,
+        "segments",
+        "1 to 32",
+        w.segments(),
+        w.segments() <= 32,
+    )?;
+    let halves_a_block = (8 / w.segments()).max(1);
+    let grid = [
+        grid_x(NAME, (w.tiles() * 2).div_ceil(halves_a_block) as u64)?,
+        1,
+        1,
+    ];
+    let mut call = Call::new("fp4f_mma.cu", NAME, grid, 256);
     call.matrix = true;
     product(call, w, cols)
 }

@@ -4,6 +4,7 @@
 //! Must not know: drivers, addresses, streams.
 
 pub mod a8;
+pub mod bench;
 pub mod fp4f;
 pub mod math;
 pub mod norm;

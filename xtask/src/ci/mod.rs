@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 use crate::{sh, skips};
 
 /// A hung build or test must not eat the whole time CI allows.
-const STAGE_LIMIT: Duration = Duration::from_mins(20);
+const STAGE_LIMIT: Duration = Duration::from_mins(40);
 const LINES_SHOWN: usize = 120;
 /// Tests slower than this are named, so that the time of CI has someone to answer for it.
 const SLOW_SECONDS: f64 = 10.0;

@@ -137,7 +137,13 @@ pub(crate) const STAGES: &[Stage] = &[
         what: "documentation builds without a warning",
         available: always,
         work: Work::Commands(|_| {
-            let mut doc = cargo(&["doc", "--color=never", "--workspace", "--no-deps"]);
+            let mut doc = cargo(&[
+                "doc",
+                "--color=never",
+                "--keep-going",
+                "--workspace",
+                "--no-deps",
+            ]);
             doc.env("RUSTDOCFLAGS", "-D warnings");
             vec![doc]
         }),
@@ -235,7 +241,13 @@ fn tests(args: &[&str]) -> Command {
 }
 
 fn clippy(args: &[&str]) -> Command {
-    let mut run = cargo(&["clippy", "--color=never", "--workspace", "--all-targets"]);
+    let mut run = cargo(&[
+        "clippy",
+        "--color=never",
+        "--keep-going",
+        "--workspace",
+        "--all-targets",
+    ]);
     run.args(args).args(["--", "-D", "warnings"]);
     run
 }

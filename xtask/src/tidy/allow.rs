@@ -17,8 +17,12 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "disjoint rows of one buffer for several threads",
     ),
     (
-        "crates/fpx-quant/src/rows/simd/",
-        "vector instructions, chosen at run time",
+        "crates/fpx-quant/src/rows/x86/",
+        "x86 vector instructions, chosen at run time",
+    ),
+    (
+        "crates/fpx-quant/src/rows/neon/",
+        "NEON vector instructions",
     ),
     (
         "crates/fpx-quant/src/simd/",

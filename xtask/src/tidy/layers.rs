@@ -27,19 +27,19 @@ const LAYERS: &[Layer] = &[
         ignorant_of: "what a switch does",
     },
     Layer {
+        name: "ggml-sys",
+        uses: &[],
+        ignorant_of: "our crates",
+    },
+    Layer {
         name: "fpx-quant",
         uses: &["engine-core"],
         ignorant_of: "GGUF, devices, models, files",
     },
     Layer {
         name: "gguf",
-        uses: &["engine-core", "fpx-quant"],
+        uses: &["engine-core", "ggml-sys", "fpx-quant"],
         ignorant_of: "models, devices",
-    },
-    Layer {
-        name: "ggml-sys",
-        uses: &[],
-        ignorant_of: "our crates",
     },
     Layer {
         name: "device",
@@ -52,6 +52,11 @@ const LAYERS: &[Layer] = &[
         ignorant_of: "layers, requests, switches",
     },
     Layer {
+        name: "sampling",
+        uses: &["engine-core"],
+        ignorant_of: "tensors, text, drafters",
+    },
+    Layer {
         name: "ds4-target",
         uses: &[
             "engine-core",
@@ -60,13 +65,9 @@ const LAYERS: &[Layer] = &[
             "gguf",
             "device",
             "ds4-kernels",
+            "sampling",
         ],
         ignorant_of: "DSpark, processes, HTTP, vendors",
-    },
-    Layer {
-        name: "sampling",
-        uses: &["engine-core"],
-        ignorant_of: "tensors, text, drafters",
     },
     Layer {
         name: "dspark-draft",
@@ -239,18 +240,24 @@ fn kind_note(kind: Kind) -> &'static str {
     }
 }
 
+/// The document with the table as it should be; `None` if it has no place for it.
+pub(crate) fn redrawn(tree: &Tree) -> Option<(&'static str, String)> {
+    let (before, rest) = tree.text(DOC)?.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some((DOC, format!("{before}{BEGIN}\n{}{END}{after}", rendered())))
+}
+
 fn documented(tree: &Tree) -> Option<Finding> {
     let text = tree.text(DOC)?;
     let shown = text
         .split_once(BEGIN)
         .and_then(|(_, rest)| rest.split_once(END));
-    let want = rendered();
     match shown {
-        Some((table, _)) if table.trim() == want.trim() => None,
+        Some((table, _)) if table.trim() == rendered().trim() => None,
         Some(_) => Some(Finding::new(
             DOC,
             0,
-            format!("the layer table should read\n{want}"),
+            "the layer table is stale: `cargo xtask tidy --fix`",
         )),
         None => Some(Finding::new(
             DOC,
@@ -300,7 +307,7 @@ mod tests {
         assert!(found("gguf", "[dev-dependencies]\ntestkit.workspace = true").is_empty());
         assert!(
             found(
-                "sampling",
+                "scheduler",
                 "[dev-dependencies]\nds4-target.workspace = true"
             )
             .is_empty()
@@ -355,7 +362,9 @@ mod tests {
         assert!(check(&Tree::of(&[(DOC, &good)])).is_empty());
         let stale = good.replace("| sampling | engine-core |", "| sampling | gguf |");
         assert_ne!(good, stale);
-        assert_eq!(check(&Tree::of(&[(DOC, &stale)])).len(), 1);
+        let tree = Tree::of(&[(DOC, &stale)]);
+        assert_eq!(check(&tree).len(), 1);
+        assert_eq!(redrawn(&tree), Some((DOC, good)));
         assert_eq!(check(&Tree::of(&[(DOC, "# A\n")])).len(), 1);
     }
 }

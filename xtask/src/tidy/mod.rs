@@ -14,6 +14,7 @@ mod versions;
 mod wording;
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use crate::failure::Failure;
 use crate::workspace::Workspace;
@@ -91,12 +92,15 @@ pub(crate) fn examine(workspace: &Workspace) -> Result<Outcome, Failure> {
 /// Entry of the verb.
 ///
 /// # Errors
-/// The tree cannot be read.
+/// The tree cannot be read, or a file not be written.
 pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
-    if !args.is_empty() {
-        return Err(Failure::new("tidy takes no options"));
+    let workspace = Workspace::open()?;
+    match args {
+        [] => {}
+        [flag] if flag == "--fix" => redraw(&workspace)?,
+        _ => return Err(Failure::new("the option is --fix: redraw generated tables")),
     }
-    let outcome = examine(&Workspace::open()?)?;
+    let outcome = examine(&workspace)?;
     outcome.findings.iter().for_each(|f| println!("{f}"));
     for (name, count) in &outcome.unsafety {
         println!("unsafe: {count:>4} in {name}");
@@ -107,4 +111,12 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
         outcome.findings.len()
     );
     Ok(outcome.findings.is_empty())
+}
+
+fn redraw(workspace: &Workspace) -> Result<(), Failure> {
+    let Some((file, text)) = layers::redrawn(&Tree::read(workspace)?) else {
+        return Ok(());
+    };
+    let path = workspace.root.join(file);
+    fs::write(&path, text).map_err(|e| Failure::io(&path, &e))
 }

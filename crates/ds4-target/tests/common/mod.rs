@@ -1,6 +1,8 @@
 //! What the whole-model tests share: fixtures as sources, and short ways to run a target.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
@@ -13,6 +15,8 @@ use testkit::oracle::{OracleConfig, OracleModel};
 pub(crate) struct OracleSource {
     pub(crate) model: OracleModel,
     pub(crate) format_of: fn(&str) -> Format,
+    /// Tensors are asked for several times, and encoding is slow.
+    cache: RefCell<BTreeMap<String, RawTensor>>,
 }
 
 pub(crate) fn f32_everywhere(_: &str) -> Format {
@@ -23,6 +27,7 @@ pub(crate) fn source(model: OracleModel) -> OracleSource {
     OracleSource {
         model,
         format_of: f32_everywhere,
+        cache: RefCell::default(),
     }
 }
 
@@ -36,33 +41,37 @@ impl Source for OracleSource {
     }
 
     fn tensor(&self, name: &str) -> Option<RawTensor> {
+        if let Some(raw) = self.cache.borrow().get(name) {
+            return Some(raw.clone());
+        }
         let t = self.model.tensors.get(name)?;
         let shape: Vec<u64> = t.shape.iter().rev().map(|d| *d as u64).collect();
-        if name.contains("tid2eid") {
-            let bytes = t
-                .data
-                .iter()
-                .flat_map(|v| (*v as i32).to_le_bytes())
-                .collect();
-            return Some(RawTensor {
-                shape,
-                format: Format::I32,
-                bytes: Bytes::from_vec(bytes),
-            });
-        }
-        let format = if t.shape.len() == 1 {
-            Format::F32
+        let (format, bytes) = if name.contains("tid2eid") {
+            (
+                Format::I32,
+                t.data
+                    .iter()
+                    .flat_map(|v| (*v as i32).to_le_bytes())
+                    .collect(),
+            )
         } else {
-            (self.format_of)(name)
+            let format = if t.shape.len() == 1 {
+                Format::F32
+            } else {
+                (self.format_of)(name)
+            };
+            let k = t.cols();
+            let mut bytes = vec![0; format.matrix_bytes(t.data.len() / k, k).unwrap()];
+            encode_rows(format, &t.data, k, None, EncodeMode::Fast, &mut bytes).unwrap();
+            (format, bytes)
         };
-        let k = t.cols();
-        let mut bytes = vec![0; format.matrix_bytes(t.data.len() / k, k).unwrap()];
-        encode_rows(format, &t.data, k, None, EncodeMode::Fast, &mut bytes).unwrap();
-        Some(RawTensor {
+        let raw = RawTensor {
             shape,
             format,
             bytes: Bytes::from_vec(bytes),
-        })
+        };
+        self.cache.borrow_mut().insert(name.to_owned(), raw.clone());
+        Some(raw)
     }
 
     fn tensor_names(&self) -> Vec<String> {

@@ -388,6 +388,9 @@ fn seen(rings: &Rings, shape: &Shape) -> std::ops::Range<Pos> {
     if mutant(211) && live.len() == shape.window {
         return live.start + 1..live.end;
     }
+    if mutant(212) && live.start > rings.low() {
+        return live.start - 1..live.end;
+    }
     live
 }
 

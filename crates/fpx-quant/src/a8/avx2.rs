@@ -4,8 +4,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, Blocks, NAN_SCALE, TINY};
-use crate::rows::simd::x86::{load_f32x8, store_i8x32};
+use super::{A8Block, BLOCK, Blocks, NAN_SCALE, TINY};
+use crate::rows::x86::mem::{load_f32x8, store_i8x32};
 
 /// Quantises a run of blocks.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -18,14 +18,20 @@ pub(crate) fn quantize(x: &[[f32; BLOCK]], out: &mut Blocks<'_>) {
             _ if amax < TINY => (0.0, 0.0),
             _ => (127.0 / amax, amax / 127.0),
         };
-        out.d[i] = d;
         if inv == 0.0 {
-            // Zero, NaN and infinite blocks (127 over infinity is 0): a product with inv = 0 could give NaN.
-            (out.q[i], out.q_by_4[i], out.sums[i]) = ([0; BLOCK], [0; BLOCK], [0.0; 2]);
+            // Zero, NaN and infinite blocks (127 over infinity is 0): a product could give NaN.
+            (out.q[i], out.q_by_4[i]) = ([0; BLOCK], [0; BLOCK]);
+            out.blocks[i] = A8Block {
+                d,
+                ..A8Block::default()
+            };
             continue;
         }
-        let q = x.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, _mm256_set1_ps(inv))));
-        out.sums[i] = [add_all(q[0], q[1]), add_all(q[2], q[3])];
+        let inv = _mm256_set1_ps(inv);
+        let q = x.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inv)));
+        let halves = [add_all(q[0], q[1]), add_all(q[2], q[3])];
+        let sum = halves[0] + halves[1];
+        out.blocks[i] = A8Block { d, sum, halves };
         let q = pack(q);
         store_i8x32(&mut out.q[i], q);
         store_i8x32(&mut out.q_by_4[i], by_4(q));

@@ -40,11 +40,17 @@ fn every_path_gives_the_bits_of_the_definition() {
         for (i, block) in blocks.iter().enumerate() {
             let (q, d) = quantize_block(block);
             assert_eq!(row.q[i * 32..][..32], q, "{isa:?} block {i}");
-            assert_eq!(row.d[i].to_bits(), d.to_bits(), "{isa:?} block {i}");
+            assert_eq!(row.blocks[i].d.to_bits(), d.to_bits(), "{isa:?} block {i}");
+            let halves = row.blocks[i].halves;
+            assert_eq!(
+                row.blocks[i].sum,
+                halves[0] + halves[1],
+                "{isa:?} block {i}"
+            );
             for half in 0..2 {
                 let at = i * 32 + half * 16;
                 let sum: i32 = row.q[at..at + 16].iter().map(|&v| i32::from(v)).sum();
-                assert_eq!(row.sums[i * 2 + half], sum as f32, "{isa:?} block {i}");
+                assert_eq!(halves[half], sum as f32, "{isa:?} block {i}");
                 for p in 0..16 {
                     let natural = row.q[at + 4 * (p % 4) + p / 4];
                     assert_eq!(row.q_by_4[at + p], natural, "{isa:?} block {i}");
@@ -88,8 +94,7 @@ fn reuse_does_not_leak_the_old_content() {
     for r in 0..3 {
         assert_eq!(reused.row(r).q, fresh.row(r).q);
         assert_eq!(reused.row(r).q_by_4, fresh.row(r).q_by_4);
-        assert_eq!(reused.row(r).d, fresh.row(r).d);
-        assert_eq!(reused.row(r).sums, fresh.row(r).sums);
+        assert_eq!(reused.row(r).blocks, fresh.row(r).blocks);
     }
 }
 
@@ -106,7 +111,7 @@ fn writers_fill_disjoint_rows() {
     }
     for r in 0..7 {
         assert_eq!(parts.row(r).q, whole.row(r).q);
-        assert_eq!(parts.row(r).d, whole.row(r).d);
+        assert_eq!(parts.row(r).blocks, whole.row(r).blocks);
     }
 }
 

@@ -12,12 +12,15 @@ mod mxfp4;
 mod q8_0;
 
 use half::f16;
+use rayon::prelude::*;
 
 use crate::a8::BLOCK;
 use crate::block::Unpacked;
+use crate::codec::EncodeMode;
 use crate::format::Format;
 
 pub use float::widen;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use iq2_grid::{GRID as IQ2_GRID, SIGNS as IQ2_SIGNS};
 pub use mxfp4::{FP4_E2M1, e8m0_half};
 
@@ -30,9 +33,15 @@ pub const fn has_blocks(format: Format) -> bool {
     )
 }
 
+/// Whether [`decode`] knows the format.
+#[must_use]
+pub const fn can_decode(format: Format) -> bool {
+    format.is_float() || has_blocks(format)
+}
+
 /// Whether [`encode`] knows the format.
 #[must_use]
-pub const fn has_encoder(format: Format) -> bool {
+pub const fn can_encode(format: Format) -> bool {
     format.is_float() || matches!(format, Format::Q8_0 | Format::Mxfp4)
 }
 
@@ -58,7 +67,7 @@ pub fn unpack_32(format: Format, row: &[u8], index: usize) -> Unpacked {
 /// Decodes whole blocks, exactly as ggml does without contraction.
 ///
 /// # Panics
-/// If the sizes do not match or the format is neither [`Format::is_float`] nor [`has_blocks`].
+/// If the sizes do not match or the format is not one of [`can_decode`].
 pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         format.row_bytes(out.len()),
@@ -74,10 +83,30 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Encodes whole blocks: F32, F16 and BF16 to nearest even, Q8_0 and MXFP4 by ggml's rules.
+/// [`encode`] of whole rows, on all cores of the current `rayon` pool unless `mode` is `Reference`
+/// (the bytes are the same in every mode).
+pub(crate) fn encode_rows(
+    format: Format,
+    values: &[f32],
+    row_elems: usize,
+    mode: EncodeMode,
+    out: &mut [u8],
+) {
+    let row_bytes = row_elems / format.block_elems() * format.block_bytes();
+    if mode == EncodeMode::Reference || row_bytes == 0 {
+        return encode(format, values, out);
+    }
+    values
+        .par_chunks_exact(row_elems)
+        .zip(out.par_chunks_exact_mut(row_bytes))
+        .for_each(|(values, out)| encode(format, values, out));
+}
+
+/// Encodes whole blocks: F32, F16 and BF16 to nearest even, Q8_0 and MXFP4 by ggml's rules (of a
+/// value that is not finite, 0).
 ///
 /// # Panics
-/// If the sizes do not match or the format is not one of [`has_encoder`].
+/// If the sizes do not match or the format is not one of [`can_encode`].
 pub fn encode(format: Format, x: &[f32], out: &mut [u8]) {
     assert_eq!(
         format.row_bytes(x.len()),
@@ -93,9 +122,10 @@ pub fn encode(format: Format, x: &[f32], out: &mut [u8]) {
         .iter()
         .zip(out.chunks_exact_mut(format.block_bytes()))
     {
+        let x = x.map(|v| if v.is_finite() { v } else { 0.0 });
         match format {
-            Format::Q8_0 => q8_0::encode(x, out),
-            Format::Mxfp4 => mxfp4::encode(x, out),
+            Format::Q8_0 => q8_0::encode(&x, out),
+            Format::Mxfp4 => mxfp4::encode(&x, out),
             _ => panic!("{format}: no encoder"),
         }
     }
@@ -106,6 +136,3 @@ pub fn encode(format: Format, x: &[f32], out: &mut [u8]) {
 fn f16_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
-
-#[cfg(test)]
-mod tests;

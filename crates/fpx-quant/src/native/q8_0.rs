@@ -14,8 +14,8 @@ pub(super) fn unpack(block: &[u8]) -> Unpacked {
     }
 }
 
-/// d = amax / 127; levels from 1 / d before d is rounded to f16, half away from zero. A NaN gives
-/// level 0; an infinity gives an infinite scale.
+/// d = amax / 127; levels from 1 / d before d is rounded to f16, half away from zero. The
+/// scale of values beyond 127 * 65,519 is infinite, as in ggml.
 pub(super) fn encode(x: &[f32; BLOCK], out: &mut [u8]) {
     let amax = x.iter().fold(0f32, |m, v| m.max(v.abs()));
     let d = amax / 127.0;

@@ -58,12 +58,11 @@ pub(super) fn matmul_a8(
 #[inline(always)]
 fn segment_a8(term: Term, w: &Segment, x: &A8Row<'_>, blocks: Range<usize>) -> f32 {
     let q = &x.q.as_chunks::<16>().0[2 * blocks.start..2 * blocks.end];
-    let sums = &x.sums.as_chunks::<2>().0[blocks.clone()];
     let mut acc = 0.0;
-    for (i, &d) in x.d[blocks].iter().enumerate() {
+    for (i, x) in x.blocks[blocks].iter().enumerate() {
         let dots = [0, 1].map(|half| int_dot(&w.levels[i][half], &q[2 * i + half]));
-        let t = block_term(term, w.scale[i], w.offset[i], dots, sums[i]);
-        acc = fma(d, t, acc);
+        let t = block_term(term, w.scale[i], w.offset[i], dots, x.halves);
+        acc = fma(x.d, t, acc);
     }
     acc
 }

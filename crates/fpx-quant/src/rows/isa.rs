@@ -32,6 +32,13 @@ impl Isa {
         }
     }
 
+    /// # Panics
+    /// If this processor has not these instructions.
+    #[inline]
+    pub(crate) fn require(self) {
+        assert!(self.available(), "this processor has no {self:?}");
+    }
+
     /// The fastest of this processor.
     #[must_use]
     #[inline]

@@ -3,11 +3,15 @@
 use std::ops::Range;
 
 use crate::a8::A8Rows;
+use crate::rows::generic;
 use crate::rows::isa::Isa;
 use crate::rows::matrix::Matrix;
+#[cfg(target_arch = "aarch64")]
+use crate::rows::neon;
 use crate::rows::out::Out;
 use crate::rows::term::Term;
-use crate::rows::{generic, simd};
+#[cfg(target_arch = "x86_64")]
+use crate::rows::x86;
 
 /// `out[c][r] = w[rows.start + r] . x[cols.start + c]` (contract rules 2 and 3) for a format with
 /// a [`Term`]. Each weight row is read once. The previous content of `out` does not matter.
@@ -40,12 +44,17 @@ pub fn matmul_a8_on(
     let Some(term) = Term::of(w.format()) else {
         panic!("{}: no integer product", w.format())
     };
+    isa.require();
     check(w, &rows, x.k(), x.n(), &cols, out);
     let w = w.slice(rows);
     match isa {
         _ if w.k() == 0 => fill_zero(out),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => simd::matmul_a8_avx2(&w, x, cols, out),
+        Isa::Avx2 => x86::matmul_a8_avx2(&w, x, cols, out),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => x86::matmul_a8_avx512(&w, x, cols, out),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => neon::matmul_a8(term, &w, x, cols, out),
         _ => generic::matmul_a8(term, &w, x, cols, out),
     }
 }
@@ -79,6 +88,7 @@ pub fn matmul_f32_on(
     out: &mut Out<'_>,
 ) {
     assert!(w.format().is_float(), "{}: not a float matrix", w.format());
+    isa.require();
     if w.k() == 0 {
         check(w, &rows, 0, cols.end, &cols, out);
         return fill_zero(out);
@@ -94,7 +104,7 @@ pub fn matmul_f32_on(
     let x = &x[cols.start * w.k()..cols.end * w.k()];
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 => simd::matmul_f32_avx2(&w, x, out),
+        Isa::Avx2 | Isa::Avx512 => x86::matmul_f32_avx2(&w, x, out),
         _ => generic::matmul_f32(&w, x, out),
     }
 }

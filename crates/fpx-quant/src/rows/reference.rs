@@ -21,15 +21,15 @@ pub fn dot_row_a8(format: Format, row: &[u8], x: &A8Row<'_>) -> f32 {
     };
     assert_eq!(format.row_bytes(x.q.len()), Ok(row.len()), "bytes of a row");
     let mut total = 0.0;
-    for (segment, d) in x.d.chunks(SEGMENT_BLOCKS).enumerate() {
+    for (segment, blocks) in x.blocks.chunks(SEGMENT_BLOCKS).enumerate() {
         let mut acc = 0f32;
-        for (i, &d) in d.iter().enumerate() {
+        for (i, sums) in blocks.iter().enumerate() {
             let block = segment * SEGMENT_BLOCKS + i;
             let w = unpack_32(format, row, block);
             let q = &x.q[block * BLOCK..][..BLOCK];
             let dots = [0, 16].map(|at| int_dot(&w.levels[at..at + 16], &q[at..at + 16]));
-            let sums = [x.sums[2 * block], x.sums[2 * block + 1]];
-            acc = fma(d, block_term(term, w.scale, w.offset, dots, sums), acc);
+            let t = block_term(term, w.scale, w.offset, dots, sums.halves);
+            acc = fma(sums.d, t, acc);
         }
         total = row_total(segment == 0, total, acc);
     }

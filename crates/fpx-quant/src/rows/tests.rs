@@ -245,7 +245,7 @@ fn reference_is_close_to_f64() {
                     case.x[c * k..][..k].iter().map(|&v| f64::from(v)).collect()
                 } else {
                     let row = case.a8.row(c);
-                    let value = |i: usize| f64::from(row.q[i]) * f64::from(row.d[i / 32]);
+                    let value = |i: usize| f64::from(row.q[i]) * f64::from(row.blocks[i / 32].d);
                     (0..k).map(value).collect()
                 };
                 let products: Vec<f64> = w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).collect();
@@ -287,7 +287,7 @@ fn segments_are_added_in_order() {
     x.iter_mut().step_by(32).for_each(|v| *v = 127.0);
     let mut a8 = A8Rows::new();
     a8.quantize(&x, 1, x.len());
-    assert_eq!((a8.row(0).q[0], a8.row(0).d[0]), (127, 1.0));
+    assert_eq!((a8.row(0).q[0], a8.row(0).blocks[0].d), (127, 1.0));
     let dot = |terms: &[_]| dot_row_a8(Format::Q8_0, &row(terms), &a8.row(0));
     let (first, small) = ((0, 16384.0, 127), |block| (block, 1.0 / 16.0, 1));
     let sum = 16384.0 * 16129.0;
@@ -333,4 +333,15 @@ fn a_result_of_another_shape_is_refused() {
     let case = Case::new(Format::Fp8, 4, 2, 32, &mut Noise::new(1));
     let mut buffer = [0.0; 6];
     case.run(Isa::Baseline, 0..4, 0..2, &mut Out::new(&mut buffer, 2, 3));
+}
+
+#[test]
+#[should_panic(expected = "this processor has no")]
+fn instructions_of_another_machine_are_refused() {
+    let Some(isa) = Isa::ALL.into_iter().find(|isa| !isa.available()) else {
+        unreachable!("no processor has them all")
+    };
+    let case = Case::new(Format::Fp8, 4, 2, 32, &mut Noise::new(1));
+    let mut buffer = [0.0; 8];
+    case.run(isa, 0..4, 0..2, &mut Out::new(&mut buffer, 2, 4));
 }

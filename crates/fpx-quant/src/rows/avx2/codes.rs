@@ -13,7 +13,7 @@ use super::scales::{
 use super::tile::{Tile, stored};
 use crate::block::{FP2_S40, FP3, FP4};
 use crate::native::FP4_E2M1;
-use crate::rows::simd::x86::{load_u8x8, load_u8x16, store_f32x8};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x8};
 
 /// One byte of the same block of eight rows.
 macro_rules! byte_at {

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::ROWS;
 use super::tile::Tile;
-use crate::a8::A8Rows;
+use crate::a8::{A8Block, A8Rows};
 use crate::format::{Format, Fp2Dialect};
 use crate::rows::out::Out;
-use crate::rows::simd::x86::{load_f32x8, load_u8x32, store_f32x8};
 use crate::rows::term::Term;
+use crate::rows::x86::mem::{load_f32x8, load_u8x32, store_f32x8};
 
 /// Levels are unsigned with a bias that the activation sums take off; four products of a half are
 /// added in 16 bits. Needs (largest level + bias) * 127 * 2 * 4 < 2^15: 32.
@@ -108,8 +108,7 @@ fn sweep<const DOT: u8, const TERM: u8>(
 #[derive(Clone, Copy)]
 struct Share<'a> {
     q: &'a [[[i8; 4]; 8]],
-    d: &'a [f32],
-    sums: &'a [[f32; 2]],
+    blocks: &'a [A8Block],
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -129,8 +128,9 @@ fn some_columns<const DOT: u8, const TERM: u8, const N: usize>(
             half_dots::<DOT, N>(&tile.levels[b], b, half, &x, &mut dots);
         }
         for i in 0..N {
-            let t = term::<DOT, TERM>(tile, b, dots[i], &x[i].sums[b], kernel.bias);
-            acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(x[i].d[b]), t, acc[i]);
+            let block = &x[i].blocks[b];
+            let t = term::<DOT, TERM>(tile, b, dots[i], block, kernel.bias);
+            acc[i] = _mm256_fmadd_ps(_mm256_set1_ps(block.d), t, acc[i]);
         }
     }
     let first = columns.blocks.start == 0;
@@ -146,8 +146,7 @@ fn share<'a>(kernel: Kernel, columns: &Columns<'a>, c: usize) -> Share<'a> {
     let here = columns.blocks.clone();
     Share {
         q: &q.as_chunks().0.as_chunks().0[here.clone()],
-        d: &x.d[here.clone()],
-        sums: &x.sums.as_chunks().0[here],
+        blocks: &x.blocks[here],
     }
 }
 
@@ -196,25 +195,24 @@ fn term<const DOT: u8, const TERM: u8>(
     tile: &Tile,
     b: usize,
     dots: [__m256i; 2],
-    sums: &[f32; 2],
+    x: &A8Block,
     bias: f32,
 ) -> __m256 {
     let (scale, offset) = (&tile.scale[b], &tile.offset[b]);
-    let sums = [_mm256_set1_ps(sums[0]), _mm256_set1_ps(sums[1])];
+    let sums = [_mm256_set1_ps(x.halves[0]), _mm256_set1_ps(x.halves[1])];
+    let sum = _mm256_set1_ps(x.sum);
     let biased = DOT != SIGNED && TERM < ONE_OFFSET;
     let bias = _mm256_set1_ps(bias);
     // Taking the bias off is exact: integers below 2^24 before and after.
     if TERM == ONE || TERM == ONE_OFFSET {
         let mut whole = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
         if biased {
-            whole = _mm256_fnmadd_ps(bias, sums[0], whole);
-            whole = _mm256_fnmadd_ps(bias, sums[1], whole);
+            whole = _mm256_fnmadd_ps(bias, sum, whole);
         }
         let scale = load_f32x8(&scale[0]);
         if TERM == ONE {
             return _mm256_mul_ps(scale, whole);
         }
-        let sum = _mm256_add_ps(sums[0], sums[1]);
         let low = _mm256_mul_ps(load_f32x8(&offset[0]), sum);
         return _mm256_fmsub_ps(scale, whole, low);
     }

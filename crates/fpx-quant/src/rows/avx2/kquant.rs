@@ -7,7 +7,7 @@ use super::ROWS;
 use super::scales::{f16, part, transpose_2, transpose_4, transpose_8, transpose_pairs};
 use super::tile::{Tile, stored};
 use crate::native::{IQ2_GRID as GRID, IQ2_SIGNS as SIGNS};
-use crate::rows::simd::x86::{load_u8x8, load_u8x16, store_f32x8};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x8};
 
 /// Sub-blocks of 32 in a stored block.
 const SUBS: usize = 8;

@@ -5,28 +5,7 @@
 //! horizontal sum, and the f32 steps of contract rules 2 and 3 run on eight rows at once. Then
 //! every column meets the tile. Rows missing from the last eight repeat the last row.
 //!
-//! Safe code; loads and stores are in [`super::simd::x86`].
-
-/// An array with one element per index, unrolled. `array::map` and closures would do, were it not
-/// that a closure inside a `#[target_feature]` function is not inlined through code without it.
-macro_rules! each {
-    (8, $i:ident => $value:expr) => {
-        [
-            each!(@ $i 0 $value), each!(@ $i 1 $value), each!(@ $i 2 $value), each!(@ $i 3 $value),
-            each!(@ $i 4 $value), each!(@ $i 5 $value), each!(@ $i 6 $value), each!(@ $i 7 $value),
-        ]
-    };
-    (4, $i:ident => $value:expr) => {
-        [each!(@ $i 0 $value), each!(@ $i 1 $value), each!(@ $i 2 $value), each!(@ $i 3 $value)]
-    };
-    (2, $i:ident => $value:expr) => {
-        [each!(@ $i 0 $value), each!(@ $i 1 $value)]
-    };
-    (@ $i:ident $at:literal $value:expr) => {{
-        let $i: usize = $at;
-        $value
-    }};
-}
+//! Safe code; loads and stores are in [`super::x86::mem`].
 
 mod codes;
 mod dot;
@@ -43,6 +22,7 @@ use crate::rows::out::Out;
 use crate::rows::reference::SEGMENT_BLOCKS;
 
 pub(super) use float::matmul_f32;
+pub(super) use scales::part;
 
 use dot::{Columns, Kernel};
 use tile::Tile;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::ROWS;
-use crate::rows::simd::x86::{load_u8x8, load_u8x16};
+use crate::rows::x86::mem::{load_u8x8, load_u8x16};
 
 /// UE4M3 bytes of eight rows (spec/fpx-formats.md 2), 16 bits each; invalid ones give 0.
 ///
@@ -150,7 +150,7 @@ pub(super) fn transpose_2(rows: [&[u8; 8]; ROWS]) -> [__m256i; 2] {
 /// # Panics
 /// If the array is too short: never, for the constants used here.
 #[inline(always)]
-pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+pub(in crate::rows) fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     let Some(part) = bytes[at..].first_chunk() else {
         unreachable!("a field inside its block")
     };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{ROWS, codes, kquant};
 use crate::format::{Format, Fp2Dialect, Fp6Endpoint};
 use crate::rows::reference::SEGMENT_BLOCKS;
-use crate::rows::simd::x86::store_u8x32;
+use crate::rows::x86::mem::store_u8x32;
 
 /// Levels and scales of a segment of eight rows.
 ///

@@ -57,3 +57,35 @@ pub(crate) fn store_i8x32(to: &mut [i8; 32], value: __m256i) {
     // SAFETY: the exclusive reference covers the 32 bytes written; no alignment is needed.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }
 }
+
+/// Loads 16 floats.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn load_f32x16(from: &[f32; 16]) -> __m512 {
+    // SAFETY: the reference covers the 64 bytes read; the instruction needs no alignment.
+    unsafe { _mm512_loadu_ps(from.as_ptr()) }
+}
+
+/// Stores 16 floats.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn store_f32x16(to: &mut [f32; 16], value: __m512) {
+    // SAFETY: the exclusive reference covers the 64 bytes written; no alignment is needed.
+    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// Loads 64 bytes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn load_u8x64(from: &[u8; 64]) -> __m512i {
+    // SAFETY: the reference covers the 64 bytes read; the instruction needs no alignment.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+/// Stores 64 bytes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(crate) fn store_u8x64(to: &mut [u8; 64], value: __m512i) {
+    // SAFETY: the exclusive reference covers the 64 bytes written; no alignment is needed.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+}

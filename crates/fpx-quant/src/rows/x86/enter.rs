@@ -3,32 +3,35 @@
 use std::ops::Range;
 
 use crate::a8::{self, A8Rows, BLOCK};
-use crate::rows::avx2;
 use crate::rows::isa::Isa;
 use crate::rows::matrix::Matrix;
 use crate::rows::out::Out;
-
-fn require(isa: Isa) {
-    assert!(isa.available(), "this processor has no {isa:?}");
-}
+use crate::rows::{avx2, avx512};
 
 /// See [`crate::a8::A8Rows::quantize`].
 pub(crate) fn quantize_avx2(x: &[[f32; BLOCK]], out: &mut a8::Blocks<'_>) {
-    require(Isa::Avx2);
+    Isa::Avx2.require();
     // SAFETY: the processor has the instructions, by the line above.
     unsafe { a8::avx2::quantize(x, out) }
 }
 
 /// See [`crate::rows::matmul_a8`].
 pub(crate) fn matmul_a8_avx2(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mut Out<'_>) {
-    require(Isa::Avx2);
+    Isa::Avx2.require();
     // SAFETY: the processor has the instructions, by the line above.
     unsafe { avx2::matmul_a8(w, x, cols, out) }
 }
 
+/// See [`crate::rows::matmul_a8`].
+pub(crate) fn matmul_a8_avx512(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mut Out<'_>) {
+    Isa::Avx512.require();
+    // SAFETY: the processor has the instructions, by the line above.
+    unsafe { avx512::matmul_a8(w, x, cols, out) }
+}
+
 /// See [`crate::rows::matmul_f32`].
 pub(crate) fn matmul_f32_avx2(w: &Matrix<'_>, x: &[f32], out: &mut Out<'_>) {
-    require(Isa::Avx2);
+    Isa::Avx2.require();
     // SAFETY: the processor has the instructions, by the line above.
     unsafe { avx2::matmul_f32(w, x, out) }
 }

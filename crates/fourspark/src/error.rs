@@ -1,0 +1,48 @@
+//! What can go wrong between a path and an answer.
+
+use std::path::PathBuf;
+
+use scheduler::{Failure, SubmitError};
+
+/// A refusal or failure. The sources say which file, tensor, key or value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is not a sound GGUF file.
+    #[error(transparent)]
+    File(#[from] gguf::Error),
+    /// The file is sound, but not a model this engine runs.
+    #[error(transparent)]
+    Model(#[from] ds4_target::LoadError),
+    /// The file's tokenizer or prompt format is not one this engine knows.
+    #[error("{file}: {source}")]
+    Text {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        source: text::TextError,
+    },
+    /// The prompt could not be made from the request.
+    #[error(transparent)]
+    Prompt(#[from] text::TextError),
+    /// The request was refused.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    /// The answer ended early by a fault.
+    #[error("the answer was cut off: {0}")]
+    Failed(#[from] Failure),
+    /// No model ships with this build, or it cannot be found.
+    #[error("no shipped model found; looked at {}", list(.looked))]
+    NoShippedModel {
+        /// Where it could have been.
+        looked: Vec<PathBuf>,
+    },
+    /// The system refused a thread.
+    #[error("cannot start the engine's thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+    shown.join(", ")
+}

@@ -1,0 +1,69 @@
+//! Fourspark as a library: load a model, put a prompt to it, stream the answer. No HTTP, no command
+//! line; both are built on this crate.
+//!
+//! Should you use it? Yes, if your program wants a DeepSeek V4 Flash model in its own process. If you
+//! only want an endpoint, run `fourspark serve`.
+//!
+//! ```
+//! use fourspark::{ChatRequest, Engine, EngineOptions, Event, Generate, Message};
+//!
+//! fn main() -> Result<(), fourspark::Error> {
+//!     let Some(model) = fourspark::shipped_model() else {
+//!         eprintln!("SKIP: no shipped model here");
+//!         return Ok(());
+//!     };
+//!     let engine = Engine::load(model, &EngineOptions::default())?;
+//!     let request = ChatRequest {
+//!         messages: vec![Message::user("What is the capital of France?")],
+//!         generate: Generate {
+//!             max_tokens: Some(64),
+//!             stop: vec!["\n".to_owned()],
+//!             ..Generate::default()
+//!         },
+//!         ..ChatRequest::default()
+//!     };
+//!     let mut text = String::new();
+//!     for event in engine.chat(&request)? {
+//!         match event {
+//!             Event::Text(piece) => text += &piece, // print it as it comes
+//!             Event::Finished(outcome) => println!("{} tokens", outcome.usage.completion_tokens),
+//!             _ => {} // reasoning, tool calls
+//!         }
+//!     }
+//!     assert!(text.contains("Paris"), "{text}");
+//!     Ok(()) // dropping a stream early cancels it; dropping the engine stops its thread
+//! }
+//! ```
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`engine`] | loading, [`Engine`], what is loaded |
+//! | [`prompt`] | requests, and prompts ready to run |
+//! | [`answer`] | events, outcomes, streams |
+//! | [`feature`] | what is on, what is off, and why |
+//!
+//! Many requests may run at once, from any threads; they share passes of the model, and no answer
+//! depends on which others run beside it.
+
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod engine;
+pub mod error;
+pub mod feature;
+pub mod prompt;
+mod reader;
+pub mod shipped;
+mod vocab;
+
+pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
+pub use engine::{Engine, EngineOptions, EngineParts, ModelInfo, RoleFormat};
+pub use error::Error;
+pub use feature::Feature;
+pub use prompt::{ChatRequest, Generate, Prepared};
+pub use scheduler::{Failure, Flow, Handle, Limits, Stats, SubmitError, Usage};
+pub use shipped::shipped_model;
+
+pub use engine_core::{NumericClass, Penalties, SamplePlan, TokenId};
+pub use text::prompt::{Assistant, Block, Effort, Part, ToolCall, ToolResult};
+pub use text::{Generation, Message, Thinking, ToolDef};

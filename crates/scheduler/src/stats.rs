@@ -1,0 +1,90 @@
+//! Counters of an engine, for `/props`, metrics and tests.
+
+use std::time::Duration;
+
+use crate::request::FinishReason;
+use crate::sequence::Ended;
+
+/// A snapshot of an engine's counters. Totals count from the start of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests waiting for a slot.
+    pub queued: usize,
+    /// Requests that hold a sequence.
+    pub active: usize,
+    /// Requests accepted.
+    pub submitted: u64,
+    /// Ended by a stop token or by the receiver.
+    pub stopped: u64,
+    /// Ended by length.
+    pub length: u64,
+    /// Cancelled, queued ones included.
+    pub cancelled: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Turns of the engine that had something to do.
+    pub ticks: u64,
+    /// Passes of the target.
+    pub passes: u64,
+    /// Tokens of all passes, candidates included.
+    pub pass_tokens: u64,
+    /// Prompt tokens computed.
+    pub prompt_tokens: u64,
+    /// Tokens drawn for answers.
+    pub generated_tokens: u64,
+    /// Candidates proposed.
+    pub proposed_tokens: u64,
+    /// Candidates accepted.
+    pub accepted_tokens: u64,
+    /// Time spent in passes.
+    pub busy: Duration,
+    /// Why drafting is off, if a drafter was given and failed.
+    pub drafter_lost: Option<String>,
+    /// Whether the engine has stopped.
+    pub dead: bool,
+}
+
+impl Stats {
+    /// Requests accepted and not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.queued + self.active
+    }
+
+    /// Mean number of tokens in a pass; 0 before the first.
+    #[must_use]
+    pub fn tokens_per_pass(&self) -> f64 {
+        if self.passes == 0 {
+            return 0.0;
+        }
+        self.pass_tokens as f64 / self.passes as f64
+    }
+
+    /// Adds another's totals.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.stopped += other.stopped;
+        self.length += other.length;
+        self.cancelled += other.cancelled;
+        self.failed += other.failed;
+        self.ticks += other.ticks;
+        self.passes += other.passes;
+        self.pass_tokens += other.pass_tokens;
+        self.prompt_tokens += other.prompt_tokens;
+        self.generated_tokens += other.generated_tokens;
+        self.proposed_tokens += other.proposed_tokens;
+        self.accepted_tokens += other.accepted_tokens;
+        self.busy += other.busy;
+    }
+
+    pub(crate) fn count_end(&mut self, ended: &Ended) {
+        let usage = ended.usage();
+        self.proposed_tokens += u64::from(usage.proposed_tokens);
+        self.accepted_tokens += u64::from(usage.accepted_tokens);
+        *match ended.reason {
+            FinishReason::StopToken(_) | FinishReason::Satisfied => &mut self.stopped,
+            FinishReason::Length => &mut self.length,
+            FinishReason::Cancelled => &mut self.cancelled,
+            FinishReason::Failed(_) => &mut self.failed,
+        } += 1;
+    }
+}

@@ -1,0 +1,194 @@
+//! The arguments, as `--help` shows them.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Runs DeepSeek V4 Flash models.
+#[derive(Debug, Parser)]
+#[command(name = "fourspark", version, about, max_term_width = 100)]
+pub(crate) struct Args {
+    /// What to log to standard error: error, warn, info, debug, trace, or per module.
+    #[arg(long, global = true, default_value = "warn", value_name = "FILTER")]
+    pub(crate) log: String,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt, streaming it to standard output.
+    Run(RunArgs),
+    /// Talk to the model.
+    Chat(ChatArgs),
+    /// Serve the HTTP APIs.
+    Serve(ServeArgs),
+    /// Show what this machine offers.
+    Doctor,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Model file (GGUF). Without it, the model that ships with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+    /// Positions of a sequence, prompt and answer together [default: 4096, or what the model was
+    /// trained for].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx: Option<u32>,
+    /// Threads [default: as many as the machine offers].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Leave out the model's own roundings of cached rows, to compare with programs without them.
+    #[arg(long)]
+    pub(crate) no_kv_sim: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SampleArgs {
+    /// The most tokens to generate [default: as many as the context holds].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: Option<u32>,
+    /// Randomness; 0 always takes the most probable token.
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    pub(crate) temperature: f32,
+    /// Choose among the K most probable tokens; 0 = all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: u32,
+    /// Choose among the most probable tokens that together reach this probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    pub(crate) top_p: f32,
+    /// Choose among tokens with at least this share of the largest probability.
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability)]
+    pub(crate) min_p: f32,
+    /// Same seed, same answer.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Instructions before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Let the model think before it answers; its thoughts go to standard error.
+    #[arg(long)]
+    pub(crate) think: bool,
+    /// How hard to think: none, low, medium, high, xhigh or max. Implies --think.
+    #[arg(long, value_name = "EFFORT", value_parser = effort)]
+    pub(crate) effort: Option<fourspark::Thinking>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The prompt.
+    pub(crate) prompt: String,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sample: SampleArgs,
+    /// Continue the prompt as plain text, without any prompt format.
+    #[arg(long, conflicts_with_all = ["system", "think", "effort"])]
+    pub(crate) raw: bool,
+    /// Print one JSON object with the answer, its tokens and its timings instead of streaming.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sample: SampleArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value_t = super::serve::LOOPBACK)]
+    pub(crate) host: std::net::IpAddr,
+    /// Port to listen on; 0 lets the system choose.
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Key that clients must present.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// Listen beyond this machine although no key is set.
+    #[arg(long)]
+    pub(crate) allow_no_key: bool,
+    /// Requests that run at once; their tokens share passes.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) parallel: u16,
+    /// Requests that may wait beyond those.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) queue: u16,
+    /// The most bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    pub(crate) body_limit: u32,
+    /// Seconds that requests in progress may go on once the server is told to stop.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) drain: u16,
+    /// Whether to think when a request does not say: none, low, medium, high, xhigh or max
+    /// [default: none].
+    #[arg(long, value_name = "EFFORT", value_parser = effort)]
+    pub(crate) effort: Option<fourspark::Thinking>,
+    /// The model's name for clients [default: the file's own].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model_name: Option<String>,
+}
+
+fn effort(name: &str) -> Result<fourspark::Thinking, String> {
+    fourspark::Thinking::from_effort_name(name)
+        .ok_or_else(|| "expected none, low, medium, high, xhigh or max".to_owned())
+}
+
+fn number(text: &str, high: f32) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if (0.0..=high).contains(&value) => Ok(value),
+        _ => Err(format!("expected a number from 0 to {high}")),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, 100.0)
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    number(text, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Args;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn values_that_cannot_be_meant_are_refused() {
+        let parse = |tail: &str| {
+            let words = ["fourspark", "run", "x"].into_iter().chain(tail.split(' '));
+            Args::try_parse_from(words)
+        };
+        assert!(parse("--temperature 0.7 --top-p 0.9 --min-p 0.05 --effort high").is_ok());
+        for bad in [
+            "--temperature -1",
+            "--temperature NaN",
+            "--temperature 1e9",
+            "--top-p 1.5",
+            "--min-p nan",
+            "--max-tokens 0",
+            "--ctx 0",
+            "--threads 0",
+            "--effort extreme",
+            "--raw --system y",
+            "--unknown",
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{bad}");
+        }
+    }
+}

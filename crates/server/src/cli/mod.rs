@@ -1,0 +1,48 @@
+//! The command line: what can be asked for, and how failures are shown.
+//!
+//! Exit codes: 0 done, 1 failed (one line `error: ...` on standard error), 2 not understood.
+//! Standard output carries the result alone; everything about it goes to standard error.
+
+mod args;
+mod chat;
+mod doctor;
+mod interrupt;
+mod model;
+mod out;
+mod run;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    start_log(&args);
+    let result = match args.command {
+        Command::Run(run) => run::run(&run),
+        Command::Chat(chat) => chat::chat(&chat),
+        Command::Serve(args) => serve::serve(&args),
+        Command::Doctor => doctor::doctor(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if out::is_closed(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::note(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(args: &Args) {
+    let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(&args.log);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}

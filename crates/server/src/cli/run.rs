@@ -1,0 +1,156 @@
+//! `fourspark run`: one prompt, one answer.
+
+use anyhow::{Result, bail};
+use fourspark::answer::Collected;
+use fourspark::{Answer, AnswerStream, ChatRequest, Engine, EngineOptions, Event, Finish, Message};
+use serde_json::json;
+
+use super::args::RunArgs;
+use super::interrupt::Interrupt;
+use super::{model, out};
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let generate = model::generate(&args.sample);
+    let engine = model::load(&args.model, EngineOptions::default())?;
+    let interrupt = Interrupt::listen()?;
+    let stream = if args.raw {
+        engine.complete(&args.prompt, &generate)?
+    } else {
+        let system = args.sample.system.iter().cloned().map(Message::System);
+        let request = ChatRequest {
+            messages: system
+                .chain([Message::user(args.prompt.as_str())])
+                .collect(),
+            thinking: model::thinking(&args.sample),
+            generate,
+            ..ChatRequest::default()
+        };
+        engine.chat(&request)?
+    };
+    let answer = show(stream, &interrupt, !args.json)?;
+    if args.json {
+        out::write(&format!("{}\n", to_json(&engine, &answer)))?;
+    } else {
+        out::write(if answer.text.ends_with('\n') {
+            ""
+        } else {
+            "\n"
+        })?;
+        out::note(&summary(&engine, &answer));
+    }
+    match answer.outcome.finish {
+        Finish::Failed(failure) => bail!("the answer was cut off: {failure}"),
+        _ => Ok(()),
+    }
+}
+
+/// Follows an answer to its end, showing it as it comes if asked to. A closed output cancels it:
+/// the stream is dropped on the way out.
+pub(crate) fn show(stream: AnswerStream, interrupt: &Interrupt, live: bool) -> Result<Answer> {
+    let mut collected = Collected::default();
+    let mut thinking = false;
+    let mut events = stream;
+    while let Some(event) = events.next() {
+        if interrupt.is_pressed() {
+            events.cancel();
+        }
+        if live {
+            match &event {
+                Event::Reasoning(text) => {
+                    if !std::mem::replace(&mut thinking, true) {
+                        out::note("[thinking]");
+                    }
+                    out::note_part(text);
+                }
+                Event::Text(text) => {
+                    if std::mem::take(&mut thinking) {
+                        out::note("\n[answer]");
+                    }
+                    out::write(text)?;
+                }
+                Event::CallStart { name, .. } => out::note(&format!("[calls {name}]")),
+                _ => {}
+            }
+        }
+        if let Some(answer) = collected.take(event) {
+            return Ok(answer);
+        }
+    }
+    bail!("the engine stopped unexpectedly")
+}
+
+/// One line about an answer: tokens, rates, class.
+pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
+    let outcome = &answer.outcome;
+    let per_second = |rate: Option<f64>| match rate {
+        Some(rate) => format!(" at {rate:.1} tokens per second"),
+        None => String::new(),
+    };
+    let end = match &outcome.finish {
+        Finish::Stop => "",
+        Finish::ToolCalls => "; ended with tool calls",
+        Finish::Length => "; cut off: length",
+        Finish::Cancelled => "; interrupted",
+        Finish::Failed(_) => "; failed",
+    };
+    format!(
+        "[prompt {} tokens{}; answer {} tokens{}; {} threads, numeric class {}{end}]",
+        outcome.usage.prompt_tokens,
+        per_second(outcome.prefill_rate()),
+        outcome.usage.completion_tokens,
+        per_second(outcome.decode_rate()),
+        engine.info().threads,
+        engine.info().class,
+    )
+}
+
+/// The whole answer as one object.
+fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
+    let (info, outcome) = (engine.info(), &answer.outcome);
+    let usage = &outcome.usage;
+    let calls: Vec<_> = answer
+        .calls
+        .iter()
+        .map(|c| json!({"name": c.name, "arguments": c.arguments, "complete": c.complete}))
+        .collect();
+    json!({
+        "text": answer.text,
+        "reasoning": answer.reasoning,
+        "tool_calls": calls,
+        "ids": outcome.ids,
+        "finish": finish_name(&outcome.finish),
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "reasoning_tokens": outcome.reasoning_tokens,
+            "proposed_tokens": usage.proposed_tokens,
+            "accepted_tokens": usage.accepted_tokens,
+        },
+        "timings": {
+            "queued_s": usage.queued.as_secs_f64(),
+            "prefill_s": usage.prefill.as_secs_f64(),
+            "decode_s": usage.decode.as_secs_f64(),
+            "prefill_tok_per_s": outcome.prefill_rate(),
+            "decode_tok_per_s": outcome.decode_rate(),
+        },
+        "class": info.class.to_string(),
+        "model": {
+            "name": info.name,
+            "file": info.file,
+            "fingerprint": info.fingerprint,
+            "threads": info.threads,
+            "kv_sim": info.kv_sim,
+        },
+    })
+}
+
+fn finish_name(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::ToolCalls => "tool_calls",
+        Finish::Length => "length",
+        Finish::Cancelled => "cancelled",
+        Finish::Failed(_) => "failed",
+    }
+}

@@ -1,0 +1,129 @@
+//! `POST /v1/chat/completions`.
+
+mod messages;
+mod refusals;
+mod reply;
+mod request;
+mod stream;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use fourspark::answer::Collected;
+use fourspark::{Event, Flow, Handle};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::{ApiError, App, unix_seconds};
+use reply::Reply;
+use request::Call;
+
+/// A request under way: dropping it cancels the request.
+pub(crate) struct Running {
+    events: UnboundedReceiver<Event>,
+    _handle: Handle,
+}
+
+pub(crate) async fn completions(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    if app.is_draining() {
+        let message = "the server is stopping";
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "stopping",
+            message,
+        ));
+    }
+    let body = read_body(&headers, body, app.options.body_limit)?;
+    let theirs = Arc::clone(&app);
+    // Rendering and tokenizing a long conversation takes a while.
+    let started = tokio::task::spawn_blocking(move || {
+        let value = parse_json(&body)?;
+        let call = Call::read(&value, &theirs)?;
+        let running = start(&theirs, &call)?;
+        Ok::<_, ApiError>((call, running))
+    });
+    let (call, running) = match started.await {
+        Ok(result) => result?,
+        Err(error) => {
+            tracing::error!(%error, "reading a request failed");
+            let message = "reading the request failed";
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            return Err(ApiError::new(status, "internal", message));
+        }
+    };
+    let reply = Reply {
+        id: format!("chatcmpl-{}", app.request_id()),
+        created: unix_seconds(SystemTime::now()),
+        seed: call.seed,
+        app: Arc::clone(&app),
+    };
+    if call.stream {
+        return Ok(stream::respond(reply, running, call.include_usage));
+    }
+    whole(&reply, running).await
+}
+
+fn start(app: &App, call: &Call) -> Result<Running, ApiError> {
+    let prompt = app.engine.prepare(&call.request)?;
+    let (sender, events) = unbounded_channel();
+    let handle =
+        app.engine
+            .start_answer(prompt, &call.request.generate, move |event| {
+                match sender.send(event) {
+                    Ok(()) => Flow::Continue,
+                    Err(_) => Flow::Cancel,
+                }
+            })?;
+    Ok(Running {
+        events,
+        _handle: handle,
+    })
+}
+
+/// Waits for the end. If the client leaves, this future is dropped and the request with it.
+async fn whole(reply: &Reply, mut running: Running) -> Result<Response, ApiError> {
+    let mut collected = Collected::default();
+    while let Some(event) = running.events.recv().await {
+        if let Some(answer) = collected.take(event) {
+            return Ok(Json(reply.completion(answer)?).into_response());
+        }
+    }
+    Err(reply::lost())
+}
+
+fn read_body(
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if let Some(encoding) = encoding.filter(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let message = format!("content encoding {encoding:?} is not supported, send it plain");
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(ApiError::new(status, "unsupported_encoding", message));
+    }
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message = format!("the request is larger than {limit} bytes");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
+        }
+        _ => ApiError::new(StatusCode::BAD_REQUEST, "unreadable", rejection.body_text()),
+    })
+}
+
+fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("the request is not JSON: {error}");
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message)
+    })
+}

@@ -1,0 +1,144 @@
+//! Milestone M0 on an NVIDIA GPU: every case against the Rust references, all bits, then what the
+//! contract's order costs beside a free one. `m0 --help` for the arguments.
+
+mod bench;
+mod report;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use ds4_kernels::KernelError;
+use ds4_kernels::cases::{self, Depth, Outcome, Runner};
+use ds4_kernels::cuda::{self, Cuda};
+
+use report::Report;
+
+const HELP: &str =
+    "m0 [--json FILE] [--commit HASH] [--quick] [--compile-only ARCH] [--no-cases] [--no-bench]
+Runs every kernel case on GPU 0 and compares all bits with the references, then measures.
+  --json FILE          writes the results there
+  --commit HASH        is noted in the results
+  --quick              the short case lists
+  --compile-only ARCH  only compiles all sources with NVRTC (for example compute_90)
+  --no-cases           measures only
+  --no-bench           compares only
+";
+
+#[derive(Debug, Default)]
+struct Options {
+    json: Option<String>,
+    commit: String,
+    quick: bool,
+    compile_only: Option<String>,
+    no_cases: bool,
+    no_bench: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut o = Options::default();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || {
+            args.next()
+                .ok_or_else(|| format!("{arg} needs a value\n{HELP}"))
+        };
+        match arg.as_str() {
+            "--json" => o.json = Some(value()?),
+            "--commit" => o.commit = value()?,
+            "--compile-only" => o.compile_only = Some(value()?),
+            "--quick" => o.quick = true,
+            "--no-cases" => o.no_cases = true,
+            "--no-bench" => o.no_bench = true,
+            _ => return Err(HELP.into()),
+        }
+    }
+    Ok(o)
+}
+
+fn main() -> ExitCode {
+    match options().and_then(|o| run(&o).map_err(|e| e.to_string())) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            let _ = writeln!(io::stderr(), "{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything was equal.
+fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
+    let mut out = io::stdout();
+    if let Some(arch) = &o.compile_only {
+        for (name, bytes) in cuda::compile_only(arch)? {
+            writeln!(out, "{name}: {bytes} bytes of PTX for {arch}")?;
+        }
+        return Ok(true);
+    }
+    let start = Instant::now();
+    let mut gpu = Cuda::open(0)?;
+    let (name, processors) = gpu.describe()?;
+    writeln!(
+        out,
+        "{name}, {processors} multiprocessors; sources compiled in {:.1} s",
+        start.elapsed().as_secs_f64()
+    )?;
+    let mut report = Report::new(name, processors, o.commit.clone());
+    if !o.no_cases {
+        let start = Instant::now();
+        let depth = if o.quick { Depth::Quick } else { Depth::Full };
+        report.cases = families(&mut gpu, depth, &mut out)?;
+        writeln!(out, "cases: {:.1} s", start.elapsed().as_secs_f64())?;
+    }
+    if !o.no_bench {
+        bench::run(&mut gpu, &mut report, &mut out)?;
+    }
+    report.print(&mut out)?;
+    if let Some(file) = &o.json {
+        std::fs::write(file, report.json())?;
+    }
+    Ok(report.equal())
+}
+
+type Family = (
+    &'static str,
+    fn(&mut Cuda, Depth) -> Result<Vec<Outcome>, KernelError>,
+);
+
+fn families(
+    gpu: &mut Cuda,
+    depth: Depth,
+    out: &mut impl Write,
+) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
+    let families: [Family; 4] = [
+        ("a8", cases::a8::run),
+        ("fp4f", cases::fp4f::run),
+        ("norm", cases::norm::run),
+        ("math", cases::math::run),
+    ];
+    let mut all = Vec::new();
+    for (name, run) in families {
+        let start = Instant::now();
+        let outcomes = run(gpu, depth)?;
+        let wrong: Vec<&Outcome> = outcomes.iter().filter(|o| !o.equal()).collect();
+        let seconds = start.elapsed().as_secs_f64();
+        writeln!(
+            out,
+            "{name}: {} comparisons, {} not equal, {seconds:.1} s",
+            outcomes.len(),
+            wrong.len()
+        )?;
+        for o in wrong.iter().take(5) {
+            let first = o.first.as_deref().unwrap_or("nothing compared");
+            writeln!(
+                out,
+                "  {}: {} of {} differ; {first}",
+                o.name, o.differing, o.compared
+            )?;
+        }
+        all.extend(outcomes);
+        gpu.reset();
+    }
+    Ok(all)
+}
