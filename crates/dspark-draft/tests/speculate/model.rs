@@ -1,7 +1,6 @@
 //! The loop over the real target: text and state after every commit are those of plain decoding, for
 //! every width and for drafters that are right, wrong and random. Rollbacks happen at every phase of the
 //! short windows here, and of the long ones in a soak test.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
