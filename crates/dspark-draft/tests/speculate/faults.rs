@@ -1,12 +1,9 @@
 //! Faults: a drafter that dies or talks nonsense, a target whose passes fail, rows without numbers. The
 //! text is the plain one as far as it goes, and the state is that of its last token.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::drafters::{Known, Script};
-use common::toy::Toy;
-use common::{
+use crate::common::drafters::{Known, Script};
+use crate::common::toy::Toy;
+use crate::common::{
     Recorder, assert_plain, assert_state, drain, fixed, plain, plans, prompt, reason, request,
     step, whole,
 };
@@ -177,7 +174,7 @@ fn a_pass_that_fails_once_is_run_again_plainly() {
         );
         // The pass after it holds nothing but seeds.
         if let Some(pass) = bench.target.passes.get(at - 1) {
-            let narrow = |s: &common::toy::Seen| s.out != Out::All || s.tokens.len() == 1;
+            let narrow = |s: &crate::common::toy::Seen| s.out != Out::All || s.tokens.len() == 1;
             assert!(pass.iter().all(narrow), "{pass:?}");
         }
     }
@@ -405,7 +402,10 @@ fn riders_share_the_pass_and_disturb_nobody() {
         );
         assert_eq!(bench.target.passes.len(), passes + 1, "one pass for all");
         let (index, row) = bench.sink.rides.pop().unwrap();
-        assert_eq!((index, row), (0, common::toy::logits(&tokens[..pos + 2])));
+        assert_eq!(
+            (index, row),
+            (0, crate::common::toy::logits(&tokens[..pos + 2]))
+        );
         assert_eq!(
             bench.target.pos(own),
             Some(pos as u32),

@@ -1,12 +1,9 @@
 //! Ends: stops, receivers, budgets, contexts, cancellation. Wherever a text ends inside a span, output,
 //! reason, counts and state are those of plain decoding.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::drafters::{Known, Script};
-use common::toy::Toy;
-use common::{
+use crate::common::drafters::{Known, Script};
+use crate::common::toy::Toy;
+use crate::common::{
     Recorder, assert_plain, assert_state, drain, fixed, plain, plans, prompt, reason, request,
     step, whole,
 };

@@ -1,11 +1,8 @@
 //! What the loop measures and what the policy makes of it, on a clock that only the toys move.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::drafters::{Known, Script};
-use common::toy::Toy;
-use common::{Recorder, assert_plain, drain, fixed, plans, prompt, request, whole};
+use crate::common::drafters::{Known, Script};
+use crate::common::toy::Toy;
+use crate::common::{Recorder, assert_plain, drain, fixed, plans, prompt, request, whole};
 use dspark_draft::speculate::{Config, Speculator};
 use dspark_draft::width::{Policy, RewardOptions};
 use engine_core::Target;

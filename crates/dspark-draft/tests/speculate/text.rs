@@ -1,11 +1,10 @@
 //! Text and state are those of plain decoding for every width, policy, drafter, plan and neighbour.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::drafters::{Known, Script};
-use common::toy::Toy;
-use common::{Recorder, assert_plain, drain, fixed, plans, prompt, reason, request, step, whole};
+use crate::common::drafters::{Known, Script};
+use crate::common::toy::Toy;
+use crate::common::{
+    Recorder, assert_plain, drain, fixed, plans, prompt, reason, request, step, whole,
+};
 use dspark_draft::speculate::{Config, Finished, Request, Speculator, generate};
 use dspark_draft::width::{Policy, RewardOptions};
 use engine_core::{SamplePlan, SeqId, Target};
@@ -196,7 +195,7 @@ fn chunks_of_prompts_ride_with_verifies_and_change_nothing() {
         // The long prompt was still coming in while others generated.
         let mixed = |p: &&Vec<_>| {
             p.iter()
-                .any(|s: &common::toy::Seen| s.out == engine_core::Out::All)
+                .any(|s: &crate::common::toy::Seen| s.out == engine_core::Out::All)
                 && p.len() > 1
         };
         assert!(ran.target.passes.iter().filter(mixed).count() > 3);
@@ -341,7 +340,7 @@ fn a_request_leaves_nothing_to_the_next() {
                 &mut sink,
             )
             .unwrap();
-            assert_eq!(done.tokens, common::plain(request, 4096));
+            assert_eq!(done.tokens, crate::common::plain(request, 4096));
             last = Some(done.usage.emitted);
         }
         assert_eq!(target.opens as usize, requests.len());

@@ -1,6 +1,5 @@
 //! What the tests of the loop share: a toy target whose every row depends on the whole text before it,
 //! drafters that know or miss that text, receivers, and the text itself, computed without any of them.
-#![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod drafters;
 pub(crate) mod toy;
@@ -16,7 +15,7 @@ use dspark_draft::width::Policy;
 use engine_core::{Drafter, Penalties, Rows, SamplePlan, SeqId, Target, TokenId};
 use sampling::Sampler;
 
-use toy::{Toy, V, logits};
+use self::toy::{Toy, V, logits};
 
 /// The continuation of a prompt by definition: row by row, without target, drafter or loop.
 pub(crate) fn plain(request: &Request, n_ctx: usize) -> Vec<TokenId> {
