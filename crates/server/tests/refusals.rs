@@ -99,7 +99,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     (
         r#""tools": [{"type": "web_search"}]"#,
         "unsupported_parameter",
-        "tools[0]",
+        "tools[0].type",
     ),
     (
         r#""tools": [{"type": "function", "function": {"name": "f", "strict": true}}]"#,
