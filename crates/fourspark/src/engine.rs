@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
-use engine_core::{NumericClass, Target};
+use engine_core::{Drafter, NumericClass, Target};
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Event as Step, Flow, Handle, Limits, Request, Scheduler, Stats};
 use text::{Conversation, PromptFormat, Tokenizer};
 
 use crate::answer::{AnswerStream, Event};
+use crate::drafting::{self, Draft};
 use crate::error::Error;
 use crate::feature::Feature;
 use crate::prompt::{ChatRequest, Generate, Prepared, Reading};
@@ -33,6 +34,8 @@ pub struct EngineOptions {
     /// The model's own roundings of cached rows, as it was released; off only for comparisons with
     /// programs that lack them.
     pub kv_sim: bool,
+    /// Which drafter speculates.
+    pub draft: Draft,
     /// Bounds of the scheduler.
     pub limits: Limits,
 }
@@ -44,6 +47,7 @@ impl Default for EngineOptions {
             sequences: 4,
             threads: None,
             kv_sim: true,
+            draft: Draft::Off,
             limits: Limits::default(),
         }
     }
@@ -158,6 +162,11 @@ impl Engine {
         };
         let threads = options_of_target.threads;
         let target = CpuTarget::new(model, options_of_target)?;
+        let draft = options.draft.path()?;
+        let drafter = match &draft {
+            Some(path) => Some(drafting::load(path, &target, options.sequences)?),
+            None => None,
+        };
         let mut info = info_of(&target, &vocab);
         info.name = display_name(source.file());
         info.file = Some(source.file().path().to_path_buf());
@@ -166,8 +175,15 @@ impl Engine {
         info.ctx_train = ctx_train;
         info.threads = threads;
         info.kv_sim = options.kv_sim;
-        let features = features(&info, &vocab);
-        Self::start(Box::new(target), vocab, info, features, options.limits)
+        let features = features(&info, &vocab, draft.as_deref());
+        Self::start(
+            Box::new(target),
+            drafter,
+            vocab,
+            info,
+            features,
+            options.limits,
+        )
     }
 
     /// Loads the model that ships with the program.
@@ -195,18 +211,19 @@ impl Engine {
         };
         let mut info = info_of(&*parts.target, &vocab);
         info.name = parts.name;
-        let features = features(&info, &vocab);
-        Self::start(parts.target, vocab, info, features, parts.limits)
+        let features = features(&info, &vocab, None);
+        Self::start(parts.target, None, vocab, info, features, parts.limits)
     }
 
     fn start(
         target: Box<dyn Target + Send>,
+        drafter: Option<Box<dyn Drafter + Send>>,
         vocab: Vocab,
         info: ModelInfo,
         features: Vec<Feature>,
         limits: Limits,
     ) -> Result<Self, Error> {
-        let scheduler = Scheduler::start(target, None, limits).map_err(Error::Thread)?;
+        let scheduler = Scheduler::start(target, drafter, limits).map_err(Error::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 scheduler,
@@ -425,7 +442,7 @@ fn formats(file: &Gguf) -> Vec<RoleFormat> {
         .collect()
 }
 
-fn features(info: &ModelInfo, vocab: &Vocab) -> Vec<Feature> {
+fn features(info: &ModelInfo, vocab: &Vocab, draft: Option<&Path>) -> Vec<Feature> {
     let thinking = vocab.remark.clone().unwrap_or_else(|| {
         format!(
             "prompt format {}, from general.architecture",
@@ -445,7 +462,10 @@ fn features(info: &ModelInfo, vocab: &Vocab) -> Vec<Feature> {
         Feature::off("cuda", "this build has no CUDA kernels"),
         Feature::off("hip", "this build has no HIP kernels"),
         kv_sim,
-        Feature::off("draft", "this build has no drafter"),
+        match draft {
+            Some(file) => Feature::on("draft", format!("DSpark, {}, fixed width", file.display())),
+            None => Feature::off("draft", "no drafter was asked for"),
+        },
         Feature::off(
             "prefix_cache",
             "not built yet: every prompt is computed from its first token",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use fourspark::{Effort, Engine, EngineOptions, Generate, SamplePlan, Thinking};
+use fourspark::{Draft, Effort, Engine, EngineOptions, Generate, SamplePlan, Thinking};
 
 use super::args::{ModelArgs, SampleArgs};
 use super::out;
@@ -14,6 +14,11 @@ pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
         ctx: args.ctx.map(|n| n as usize),
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
+        draft: match &args.draft {
+            None => Draft::Off,
+            Some(None) => Draft::Shipped,
+            Some(Some(file)) => Draft::File(file.clone()),
+        },
         ..options
     };
     let engine = match &args.model {
