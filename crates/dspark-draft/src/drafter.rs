@@ -309,6 +309,12 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
         tokens: &[TokenId],
         features: &[f32],
     ) -> Result<(), Fault> {
+        if features.is_empty() && !tokens.is_empty() {
+            // Text only: the context starts after it.
+            self.backbone.close(seq);
+            self.texts.entry(seq).or_default().take(pos, tokens);
+            return Ok(());
+        }
         let want = tokens.len() * self.model.meta.feature_width();
         if features.is_empty() {
             self.backbone.truncate(seq, 0);
