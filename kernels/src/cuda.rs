@@ -225,6 +225,31 @@ impl Cuda {
         Ok(times)
     }
 
+    /// Milliseconds of each of several repetitions put straight into the stream, after one that
+    /// does not count.
+    ///
+    /// # Errors
+    /// `Runtime`.
+    pub fn time_direct(
+        &mut self,
+        repetitions: usize,
+        mut submit: impl FnMut(&mut Self) -> Result<(), KernelError>,
+    ) -> Result<Vec<f32>, KernelError> {
+        let say = |e: DriverError| failed("time", &e);
+        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let mut times = Vec::with_capacity(repetitions);
+        for repetition in 0..=repetitions {
+            let start = self.stream.record_event(timed).map_err(say)?;
+            submit(self)?;
+            let end = self.stream.record_event(timed).map_err(say)?;
+            end.synchronize().map_err(say)?;
+            if repetition > 0 {
+                times.push(start.elapsed_ms(&end).map_err(say)?);
+            }
+        }
+        Ok(times)
+    }
+
     /// A buffer whose contents do not matter yet.
     ///
     /// # Errors

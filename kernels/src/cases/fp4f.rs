@@ -4,7 +4,7 @@
 use super::reference::{self, Fp4fMatrix};
 use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, i8_bytes, to_f32};
 use crate::KernelError;
-use crate::launch::fp4f::{self, BLOCK_BYTES, Tile32};
+use crate::launch::fp4f::{self, BLOCK_BYTES, Gemv, Tile32};
 
 /// One matrix and the numbers of activation rows to multiply it with.
 #[derive(Clone, Copy, Debug)]
@@ -169,8 +169,10 @@ fn products<R: Runner>(
         runner.load(&reference::meta(&q, &d), 0)?,
     ];
     let mut calls = Vec::new();
-    if cols <= 8 {
-        calls.push(fp4f::gemv(w, cols)?);
+    if cols <= 9 {
+        for spread in Gemv::ALL {
+            calls.push(fp4f::gemv(w, cols, *spread)?);
+        }
     }
     if cols <= runner.width() {
         calls.push(fp4f::mma(w, cols, runner.width())?);
