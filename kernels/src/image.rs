@@ -43,9 +43,6 @@ pub const NVRTC_FLAGS: &[&str] = &[
     "-prec-sqrt=true",
 ];
 
-/// The same for hipRTC and clang; denormals and exact division are HIP's defaults.
-pub const CLANG_FLAGS: &[&str] = &["-std=c++17", "-O3", "-ffp-contract=off"];
-
 /// A source with its includes in place, each header once, `#line` marks for messages.
 ///
 /// # Errors

@@ -59,7 +59,8 @@ impl Engine {
     /// `Thread`.
     pub fn from_parts(parts: EngineParts, limits: Limits) -> Result<Self, Error> {
         let features = features(&parts.info);
-        let scheduler = Scheduler::start(parts.target, None, limits).map_err(Error::Thread)?;
+        let scheduler =
+            Scheduler::start(parts.target, parts.drafter, limits).map_err(Error::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 scheduler,

@@ -64,7 +64,10 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
         Feature::off("cuda", "this build has no CUDA kernels"),
         Feature::off("hip", "this build has no HIP kernels"),
         kv_sim,
-        Feature::off("draft", "this build has no drafter"),
+        match &info.draft {
+            Some(file) => Feature::on("draft", format!("DSpark, {}", file.display())),
+            None => Feature::off("draft", "no drafter was asked for"),
+        },
         Feature::off(
             "prefix_cache",
             "not built yet: every prompt is computed from its first token",

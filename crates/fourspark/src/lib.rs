@@ -49,6 +49,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod drafting;
 pub mod engine;
 pub mod error;
 pub mod feature;
@@ -59,6 +60,7 @@ pub mod shipped;
 mod vocab;
 
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
+pub use drafting::Draft;
 pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;

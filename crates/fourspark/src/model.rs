@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ds4_target::{CpuTarget, Ds4Meta, GgufSource, Model, Options};
-use engine_core::{NumericClass, Target, TokenId};
+use engine_core::{Drafter, NumericClass, Target, TokenId};
 use gguf::{Dialects, Gguf, OpenOptions};
 use scheduler::Limits;
 use text::{Generation, PromptFormat, Tokenizer};
 
+use crate::drafting::{self, Draft};
 use crate::error::Error;
 use crate::vocab::Vocab;
 
@@ -29,6 +30,8 @@ pub struct EngineOptions {
     pub kv_sim: bool,
     /// Meanings of type ids that forks use differently; needed for files that do not say.
     pub dialects: Dialects,
+    /// Which drafter speculates.
+    pub draft: Draft,
     /// Bounds of the scheduler.
     pub limits: Limits,
 }
@@ -41,6 +44,7 @@ impl Default for EngineOptions {
             threads: None,
             kv_sim: true,
             dialects: Dialects::default(),
+            draft: Draft::Off,
             limits: Limits::default(),
         }
     }
@@ -129,12 +133,16 @@ pub struct ModelInfo {
     pub generation: String,
     /// How the generation was chosen, if the file does not say it in a way this build knows.
     pub generation_remark: Option<String>,
+    /// The drafter's file.
+    pub draft: Option<PathBuf>,
 }
 
 /// What an engine is made of.
 pub struct EngineParts {
     /// The model.
     pub target: Box<dyn Target + Send>,
+    /// What proposes tokens to it, if anything.
+    pub drafter: Option<Box<dyn Drafter + Send>>,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// Its prompt format.
@@ -164,9 +172,14 @@ impl EngineParts {
         let model = Arc::new(Model::load(&source)?);
         let vocab = Vocab::of(source.file().metadata())?;
         let ctx_train = model.meta.n_ctx_train;
+        let (draft, sequences) = (options.draft.path()?, options.sequences);
         let options = options.for_context(ctx_train);
         let (threads, kv_sim) = (options.threads, options.kv_sim);
         let target = CpuTarget::new(model, options)?;
+        let drafter = match &draft {
+            Some(path) => Some(drafting::load(path, &target, sequences)?),
+            None => None,
+        };
         let mut parts = Self::assemble(Box::new(target), vocab);
         let (file, info) = (source.file(), &mut parts.info);
         info.name = display_name(file);
@@ -176,6 +189,8 @@ impl EngineParts {
         info.ctx_train = ctx_train;
         info.threads = threads;
         info.kv_sim = kv_sim;
+        info.draft = draft;
+        parts.drafter = drafter;
         Ok(parts)
     }
 
@@ -199,6 +214,7 @@ impl EngineParts {
         Self {
             info: info_of(&*target, &vocab),
             target,
+            drafter: None,
             tokenizer: vocab.tokenizer,
             format: vocab.format,
             stop_tokens: vocab.stop_tokens,
@@ -230,6 +246,7 @@ fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
         class: info.class,
         generation: format!("{:?}", vocab.format.generation()),
         generation_remark: vocab.remark.clone(),
+        draft: None,
     }
 }
 

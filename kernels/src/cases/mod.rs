@@ -86,12 +86,6 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// Bytes of i8 values.
-#[must_use]
-pub fn i8_bytes(values: &[i8]) -> Vec<u8> {
-    values.iter().map(|v| v.cast_unsigned()).collect()
-}
-
 /// f32 values of little-endian bytes; a rest of less than four is dropped.
 #[must_use]
 pub fn to_f32(bytes: &[u8]) -> Vec<f32> {

@@ -53,6 +53,10 @@ pub(crate) struct ModelArgs {
     /// Leave out the model's own roundings of cached rows, to compare with programs without them.
     #[arg(long)]
     pub(crate) no_kv_sim: bool,
+    /// Speculate with a DSpark drafter: a file, or without one the drafter that ships with the
+    /// program. The text is the same, only the speed differs.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub(crate) draft: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub(crate) dialect: DialectArgs,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
-    Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking, shipped_model,
+    Draft, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -19,6 +19,11 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
+        draft: match &args.draft {
+            None => Draft::Off,
+            Some(None) => Draft::Shipped,
+            Some(Some(file)) => Draft::File(file.clone()),
+        },
         ..EngineOptions::default()
     }
 }
