@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Blob, Kind, Naming, Row, Storage, Tensors, expected};
 use ds4_target::{Ds4Meta, GgufSource, Model};
+use dspark_draft::weights::DraftModel;
 use fpx_quant::{Format, decode_row};
 use gguf::Gguf;
 use model_tools::convert::{self, DraftSource, Options, Vocabulary};
@@ -274,6 +275,8 @@ fn drafters_come_from_their_own_file_or_from_an_official_folder() {
         .unwrap();
     assert_eq!(capture, [1, 2]);
     assert!(m.find_str_array("tokenizer.ggml.tokens").unwrap().is_none());
+    let loaded = DraftModel::load(&GgufSource::new(file.clone())).unwrap();
+    assert_eq!((loaded.meta.block, loaded.meta.mask), (5, 10));
     for row in &rows {
         for (i, got) in values(&file, &row.0).into_iter().enumerate() {
             assert_eq!(got, expected(row, Storage::BF16, i), "{}[{i}]", row.0);

@@ -77,6 +77,11 @@ impl Rings {
         self.end
     }
 
+    /// The oldest row that is still there.
+    pub(crate) fn low(&self) -> Pos {
+        self.low
+    }
+
     /// Positions a block at the end sees, which are also the live ones.
     pub(crate) fn live(&self) -> std::ops::Range<Pos> {
         let from = self.end.saturating_sub(self.shape.window as Pos);

@@ -111,7 +111,9 @@ pub trait Drafter {
     fn tap(&self) -> Tap;
 
     /// Takes newly committed tokens and their features. `tokens` `[n]` stand at `pos..pos + n`;
-    /// `features` `[n, tap layers, n_embd]` f32, or empty when the drafter taps nothing.
+    /// `features` `[n, tap layers, n_embd]` f32, or empty when the drafter taps nothing, or for the
+    /// beginning of a prompt: then a drafter that taps has no context rows up to there, and one that
+    /// goes by the text misses nothing.
     ///
     /// # Errors
     /// `Lost`.
