@@ -2,7 +2,7 @@
 //! libraries found at run time (feature `cuda`).
 //!
 //! For qualification and measurements: every launch here waits or is captured in a graph. Streams,
-//! overlap and memory policy belong to the device layer. All unsafe code stands in [`ffi`].
+//! overlap and memory policy belong to the device layer. All unsafe code stands in `ffi`.
 
 mod ffi;
 
