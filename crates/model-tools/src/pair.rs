@@ -21,6 +21,10 @@ pub const KEY: &str = "fourspark.target_fingerprint";
 pub fn mark(path: &Path) -> Result<(String, Value), ToolError> {
     let file = Gguf::open(path, &OpenOptions::default())?;
     let model = Model::load(&GgufSource::new(file))?;
-    let hex: String = model.fingerprint.iter().map(|b| format!("{b:02x}")).collect();
+    let hex: String = model
+        .fingerprint
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
     Ok((KEY.to_owned(), hex.into()))
 }

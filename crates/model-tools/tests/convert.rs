@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Blob, Kind, Naming, Row, Storage, Tensors, expected};
-use dspark_draft::weights::DraftModel;
 use ds4_target::{Ds4Meta, GgufSource, Model};
+use dspark_draft::weights::DraftModel;
 use fpx_quant::{Format, decode_row};
 use gguf::Gguf;
 use model_tools::convert::{self, DraftSource, Options, Vocabulary};

@@ -103,8 +103,15 @@ fn target() -> CpuTarget {
 #[test]
 fn the_drafter_loads_and_names_its_target() {
     let draft = DraftModel::load(&GgufSource::new(open("tiny-draft.gguf"))).unwrap();
-    let pairing = draft.meta.check_target(&draft.file, target().info()).unwrap();
-    assert_eq!(pairing, TargetMatch::Same, "make both files again: models/README.md");
+    let pairing = draft
+        .meta
+        .check_target(&draft.file, target().info())
+        .unwrap();
+    assert_eq!(
+        pairing,
+        TargetMatch::Same,
+        "make both files again: models/README.md"
+    );
 }
 
 #[test]
