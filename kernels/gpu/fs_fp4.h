@@ -40,10 +40,6 @@ FS_DEVICE const u32x4* fs_tile32_scales(const fs_tile32& w, i32 tile, i32 segmen
   return w.scales + ((u64)tile * (u64)w.segments + (u64)segment) * 32;
 }
 
-// log2 of the smallest power of two that is at least n, at most 3: how many slots a row's segments
-// take in a block, so that dividing by it is a shift.
-FS_DEVICE i32 fs_slots_log2(i32 n) { return n <= 1 ? 0 : n <= 2 ? 1 : n <= 4 ? 2 : 3; }
-
 // The f32 of a valid scale byte (0 .. 0x7e): its fields moved to where f32 keeps them give 2^-119
 // times the value, denormals included, and the product with 2^119 is exact.
 FS_DEVICE float fs_ue4m3(u32 byte) { return fs_mul(fs_f32(byte << 20), 6.646139978924579e35f); }

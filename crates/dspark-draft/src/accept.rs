@@ -142,7 +142,7 @@ pub fn point_mass(p: &[f64], candidate: TokenId, u: Uniforms) -> Verdict {
 pub fn rejection(p: &[f64], q: &[f64], candidate: TokenId, u: Uniforms) -> Verdict {
     let at = candidate as usize;
     if let (Some(p), Some(q)) = (p.get(at), q.get(at))
-        && u.accept * q < *p
+        && u.accept * if mutant(250) { 1.0 } else { *q } < *p
         && *q > 0.0
     {
         return Verdict::Accept;

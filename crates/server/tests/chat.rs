@@ -220,6 +220,29 @@ fn one_call_at_a_time_if_asked_and_none_if_forbidden() {
     assert_eq!(without, 6);
 }
 
+/// The prompt of the only request so far, as text.
+fn prompt(server: &Server) -> String {
+    let passes = server.watch.passes();
+    let tokens = passes.iter().flatten().flat_map(|s| s.tokens.iter());
+    // Every ordinary token is a byte; specials are left out.
+    let bytes: Vec<u8> = tokens
+        .filter_map(|t| u8::try_from(t.checked_sub(12)?).ok())
+        .collect();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_schema_reaches_the_prompt_as_it_was_spelled() {
+    let server = Server::start(saying("", 8192, 1));
+    let tools = r#""tools": [{"type": "function", "function": {"parameters":
+        {"zeta":1.50,"alpha":[],"x":{"b":"\u00e9","a":1e2}}, "name": "f"}}]"#;
+    assert_eq!(chat(server.address, &ask(tools)).status, 200);
+    let want =
+        r#"{"parameters": {"zeta": 1.5, "alpha": [], "x": {"b": "é", "a": 100.0}}, "name": "f"}"#;
+    let prompt = prompt(&server);
+    assert!(prompt.contains(want), "{prompt}");
+}
+
 #[test]
 fn a_tool_round_and_a_continued_turn_are_understood() {
     let server = Server::start(saying("Cold.", 8192, 2));

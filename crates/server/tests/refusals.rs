@@ -65,167 +65,169 @@ fn bodies_that_are_not_json_are_refused_with_the_place() {
     }
 }
 
+/// What a request says, and the code and name it is refused with.
+const FIELDS: &[(&str, &str, &str)] = &[
+    // Not supported.
+    (r#""n": 2"#, "unsupported_parameter", "n"),
+    (r#""n": "1""#, "unsupported_parameter", "n"),
+    (r#""logprobs": true"#, "unsupported_parameter", "logprobs"),
+    (
+        r#""top_logprobs": 5"#,
+        "unsupported_parameter",
+        "top_logprobs",
+    ),
+    (
+        r#""response_format": {"type": "json_object"}"#,
+        "unsupported_parameter",
+        "response_format",
+    ),
+    (
+        r#""response_format": {"type": "json_schema", "json_schema": {}}"#,
+        "unsupported_parameter",
+        "response_format",
+    ),
+    (
+        r#""tool_choice": "required""#,
+        "unsupported_parameter",
+        "tool_choice",
+    ),
+    (
+        r#""tool_choice": {"type": "function", "function": {"name": "f"}}"#,
+        "unsupported_parameter",
+        "tool_choice",
+    ),
+    (
+        r#""tools": [{"type": "web_search"}]"#,
+        "unsupported_parameter",
+        "tools[0].type",
+    ),
+    (
+        r#""tools": [{"type": "function", "function": {"name": "f", "strict": true}}]"#,
+        "unsupported_parameter",
+        "tools[0].function.strict",
+    ),
+    (
+        r#""functions": [{"name": "f"}]"#,
+        "unsupported_parameter",
+        "functions",
+    ),
+    (
+        r#""modalities": ["text", "audio"]"#,
+        "unsupported_parameter",
+        "modalities",
+    ),
+    (
+        r#""guided_json": {}"#,
+        "unsupported_parameter",
+        "guided_json",
+    ),
+    (
+        r#""grammar": "root ::= x""#,
+        "unsupported_parameter",
+        "grammar",
+    ),
+    (r#""min_tokens": 4"#, "unsupported_parameter", "min_tokens"),
+    (
+        r#""ignore_eos": true"#,
+        "unsupported_parameter",
+        "ignore_eos",
+    ),
+    (r#""mirostat": 2"#, "unsupported_parameter", "mirostat"),
+    (
+        r#""thinking": {"type": "enabled", "budget_tokens": 100}"#,
+        "unsupported_parameter",
+        "thinking.budget_tokens",
+    ),
+    (
+        r#""chat_template_kwargs": {"add_vision_id": true}"#,
+        "unsupported_parameter",
+        "chat_template_kwargs.add_vision_id",
+    ),
+    // Wrong types and ranges.
+    (r#""temperature": "hot""#, "invalid_value", "temperature"),
+    (r#""temperature": -0.1"#, "invalid_value", "temperature"),
+    (r#""temperature": 2.1"#, "invalid_value", "temperature"),
+    (r#""top_p": 1.01"#, "invalid_value", "top_p"),
+    (r#""top_k": 1.5"#, "invalid_value", "top_k"),
+    (r#""min_p": -1"#, "invalid_value", "min_p"),
+    (
+        r#""presence_penalty": 3"#,
+        "invalid_value",
+        "presence_penalty",
+    ),
+    (
+        r#""frequency_penalty": true"#,
+        "invalid_value",
+        "frequency_penalty",
+    ),
+    (r#""repeat_penalty": 0"#, "invalid_value", "repeat_penalty"),
+    (r#""seed": 1.5"#, "invalid_value", "seed"),
+    (r#""max_tokens": 0"#, "invalid_value", "max_tokens"),
+    (r#""max_tokens": -5"#, "invalid_value", "max_tokens"),
+    (
+        r#""max_completion_tokens": "many""#,
+        "invalid_value",
+        "max_completion_tokens",
+    ),
+    (r#""stop": 5"#, "invalid_value", "stop"),
+    (r#""stop": """#, "invalid_value", "stop"),
+    (r#""stop": ["a", 1]"#, "invalid_value", "stop"),
+    (r#""stream": 1"#, "invalid_value", "stream"),
+    (
+        r#""stream_options": {"include_usage": true}"#,
+        "invalid_value",
+        "stream_options",
+    ),
+    (r#""model": 7"#, "invalid_value", "model"),
+    (r#""logit_bias": {"268": 1}"#, "invalid_value", "logit_bias"),
+    (r#""logit_bias": {"x": 1}"#, "invalid_value", "logit_bias"),
+    (
+        r#""logit_bias": {"5": "a"}"#,
+        "invalid_value",
+        "logit_bias.5",
+    ),
+    (
+        r#""reasoning_effort": "extreme""#,
+        "invalid_value",
+        "reasoning_effort",
+    ),
+    (
+        r#""thinking": {"type": "maybe"}"#,
+        "invalid_value",
+        "thinking.type",
+    ),
+    (r#""thinking": true"#, "invalid_value", "thinking"),
+    (
+        r#""tool_choice": "sometimes""#,
+        "invalid_value",
+        "tool_choice",
+    ),
+    (
+        r#""tools": [{"type": "function"}]"#,
+        "invalid_value",
+        "tools[0].function",
+    ),
+    (
+        r#""tools": [{"type": "function", "function": {"name": ""}}]"#,
+        "invalid_value",
+        "tools[0].function.name",
+    ),
+    (
+        r#""response_format": {"type": "xml"}"#,
+        "invalid_value",
+        "response_format.type",
+    ),
+    (
+        r#""parallel_tool_calls": "no""#,
+        "invalid_value",
+        "parallel_tool_calls",
+    ),
+];
+
 #[test]
 fn fields_are_refused_by_name() {
     let server = Server::start(saying("x", 256, 1));
-    let cases: &[(&str, &str, &str)] = &[
-        // Not supported.
-        (r#""n": 2"#, "unsupported_parameter", "n"),
-        (r#""n": "1""#, "unsupported_parameter", "n"),
-        (r#""logprobs": true"#, "unsupported_parameter", "logprobs"),
-        (
-            r#""top_logprobs": 5"#,
-            "unsupported_parameter",
-            "top_logprobs",
-        ),
-        (
-            r#""response_format": {"type": "json_object"}"#,
-            "unsupported_parameter",
-            "response_format",
-        ),
-        (
-            r#""response_format": {"type": "json_schema", "json_schema": {}}"#,
-            "unsupported_parameter",
-            "response_format",
-        ),
-        (
-            r#""tool_choice": "required""#,
-            "unsupported_parameter",
-            "tool_choice",
-        ),
-        (
-            r#""tool_choice": {"type": "function", "function": {"name": "f"}}"#,
-            "unsupported_parameter",
-            "tool_choice",
-        ),
-        (
-            r#""tools": [{"type": "web_search"}]"#,
-            "unsupported_parameter",
-            "tools[0]",
-        ),
-        (
-            r#""tools": [{"type": "function", "function": {"name": "f", "strict": true}}]"#,
-            "unsupported_parameter",
-            "tools[0].function.strict",
-        ),
-        (
-            r#""functions": [{"name": "f"}]"#,
-            "unsupported_parameter",
-            "functions",
-        ),
-        (
-            r#""modalities": ["text", "audio"]"#,
-            "unsupported_parameter",
-            "modalities",
-        ),
-        (
-            r#""guided_json": {}"#,
-            "unsupported_parameter",
-            "guided_json",
-        ),
-        (
-            r#""grammar": "root ::= x""#,
-            "unsupported_parameter",
-            "grammar",
-        ),
-        (r#""min_tokens": 4"#, "unsupported_parameter", "min_tokens"),
-        (
-            r#""ignore_eos": true"#,
-            "unsupported_parameter",
-            "ignore_eos",
-        ),
-        (r#""mirostat": 2"#, "unsupported_parameter", "mirostat"),
-        (
-            r#""thinking": {"type": "enabled", "budget_tokens": 100}"#,
-            "unsupported_parameter",
-            "thinking.budget_tokens",
-        ),
-        (
-            r#""chat_template_kwargs": {"add_vision_id": true}"#,
-            "unsupported_parameter",
-            "chat_template_kwargs.add_vision_id",
-        ),
-        // Wrong types and ranges.
-        (r#""temperature": "hot""#, "invalid_value", "temperature"),
-        (r#""temperature": -0.1"#, "invalid_value", "temperature"),
-        (r#""temperature": 2.1"#, "invalid_value", "temperature"),
-        (r#""top_p": 1.01"#, "invalid_value", "top_p"),
-        (r#""top_k": 1.5"#, "invalid_value", "top_k"),
-        (r#""min_p": -1"#, "invalid_value", "min_p"),
-        (
-            r#""presence_penalty": 3"#,
-            "invalid_value",
-            "presence_penalty",
-        ),
-        (
-            r#""frequency_penalty": true"#,
-            "invalid_value",
-            "frequency_penalty",
-        ),
-        (r#""repeat_penalty": 0"#, "invalid_value", "repeat_penalty"),
-        (r#""seed": 1.5"#, "invalid_value", "seed"),
-        (r#""max_tokens": 0"#, "invalid_value", "max_tokens"),
-        (r#""max_tokens": -5"#, "invalid_value", "max_tokens"),
-        (
-            r#""max_completion_tokens": "many""#,
-            "invalid_value",
-            "max_completion_tokens",
-        ),
-        (r#""stop": 5"#, "invalid_value", "stop"),
-        (r#""stop": """#, "invalid_value", "stop"),
-        (r#""stop": ["a", 1]"#, "invalid_value", "stop"),
-        (r#""stream": 1"#, "invalid_value", "stream"),
-        (
-            r#""stream_options": {"include_usage": true}"#,
-            "invalid_value",
-            "stream_options",
-        ),
-        (r#""model": 7"#, "invalid_value", "model"),
-        (r#""logit_bias": {"268": 1}"#, "invalid_value", "logit_bias"),
-        (r#""logit_bias": {"x": 1}"#, "invalid_value", "logit_bias"),
-        (
-            r#""logit_bias": {"5": "a"}"#,
-            "invalid_value",
-            "logit_bias.5",
-        ),
-        (
-            r#""reasoning_effort": "extreme""#,
-            "invalid_value",
-            "reasoning_effort",
-        ),
-        (
-            r#""thinking": {"type": "maybe"}"#,
-            "invalid_value",
-            "thinking.type",
-        ),
-        (r#""thinking": true"#, "invalid_value", "thinking"),
-        (
-            r#""tool_choice": "sometimes""#,
-            "invalid_value",
-            "tool_choice",
-        ),
-        (
-            r#""tools": [{"type": "function"}]"#,
-            "invalid_value",
-            "tools[0].function",
-        ),
-        (
-            r#""tools": [{"type": "function", "function": {"name": ""}}]"#,
-            "invalid_value",
-            "tools[0].function.name",
-        ),
-        (
-            r#""response_format": {"type": "xml"}"#,
-            "invalid_value",
-            "response_format.type",
-        ),
-        (
-            r#""parallel_tool_calls": "no""#,
-            "invalid_value",
-            "parallel_tool_calls",
-        ),
-    ];
-    for (more, code, param) in cases {
+    for (more, code, param) in FIELDS {
         let response = chat(server.address, &ask(more));
         assert_eq!(response.status, 400, "{more}");
         let error = &response.json()["error"];

@@ -48,6 +48,10 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "the one call into code compiled for AVX2",
     ),
     (
+        "kernels/src/cuda/ffi.rs",
+        "memory and launches of the CUDA driver",
+    ),
+    (
         "kernels/src/host",
         "calls into kernels compiled as host C++",
     ),

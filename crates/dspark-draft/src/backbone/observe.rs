@@ -21,11 +21,11 @@ pub struct Observation<'a> {
 const PROJECT_ROWS: usize = 256;
 
 impl LocalBackbone {
-    /// [`Backbone::observe`] for many sequences with one pass over the weights. Refused as a whole:
+    /// `Backbone::observe` for many sequences with one pass over the weights. Refused as a whole:
     /// a fault changes nothing.
     ///
     /// # Errors
-    /// As [`Backbone::observe`]; `DuplicateSpan` if a sequence is named twice, `Exhausted`.
+    /// As `Backbone::observe`; `DuplicateSpan` if a sequence is named twice, `Exhausted`.
     pub fn observe_many(&mut self, list: &[Observation<'_>]) -> Result<(), Fault> {
         let mut counts = Vec::with_capacity(list.len());
         for (i, o) in list.iter().enumerate() {

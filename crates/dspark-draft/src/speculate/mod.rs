@@ -9,26 +9,82 @@
 //! the seed is emitted and not in the state, and the drafter was shown exactly the positions below
 //! `pos`. Text and state are those of plain decoding for every drafter, width and fault.
 //!
+//! ```
+//! use dspark_draft::speculate::{Config, Emitted, Flow, Grants, Request, Sink, Speculator, Turn};
+//! use engine_core::{Drafter, SeqId, Target};
+//!
+//! struct Print;
+//! impl Sink for Print {
+//!     fn token(&mut self, emitted: Emitted) -> Flow {
+//!         println!("{} {}", emitted.seq, emitted.token);
+//!         Flow::Go
+//!     }
+//! }
+//!
+//! fn serve(
+//!     target: &mut dyn Target,
+//!     drafter: &mut (dyn Drafter + Send),
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut speculator = Speculator::new(target.info(), Config::default());
+//!     let seq = target.open()?;
+//!     speculator.admit(target, seq, Request::greedy(vec![1, 2, 3], 100))?;
+//!     while !speculator.is_idle() {
+//!         let out = speculator.step(Turn {
+//!             target: &mut *target,
+//!             drafter: Some(&mut *drafter),
+//!             sink: &mut Print,
+//!             grants: Grants::Each(512),
+//!             riders: &[],
+//!         });
+//!         for done in out.finished {
+//!             target.close(done.seq);
+//!             drafter.close(done.seq);
+//!         }
+//!     }
+//!     println!("{:?} tokens a step", speculator.stats().accepted_length());
+//!     Ok(())
+//! }
+//! ```
+//!
 //! Must not know: queues, text, processes, what a drafter is made of.
 
 mod clock;
+mod draft;
+mod generate;
+mod layout;
 mod pass;
 mod request;
 mod sequence;
 
 use engine_core::mutant::mutant;
-use engine_core::seams::{Proposal, TargetInfo};
-use engine_core::{Drafter, Fault, Out, Pos, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
+use engine_core::seams::TargetInfo;
+use engine_core::{Drafter, Fault, Out, Pos, SeqId, Span, Tap, Target, TokenId, Want};
 use sampling::Sampler;
 use std::sync::Arc;
 
 use crate::stats::Stats;
-use crate::width::{Choice, Measured, Outcome, Policy, Width};
+use crate::width::{Measured, Outcome, Policy, Width};
+use draft::Draft;
 
 pub use clock::{Clock, Monotonic};
+pub use generate::generate;
+use request::check;
 pub use request::{AdmitError, Emitted, Failure, Finished, Flow, Reason, Request, Sink, Usage};
 pub use sequence::Need;
 use sequence::Sequence;
+
+/// Which rows the target itself draws tokens from, so that logits need not leave the device. It then
+/// answers for NaN: from a row that holds one it must draw a token outside the vocabulary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InPass {
+    /// None.
+    #[default]
+    Never,
+    /// Those of plain greedy plans.
+    Greedy,
+    /// Those of all plans without penalties: the target adds the keyed noise.
+    Keyed,
+}
 
 /// Settings of the loop.
 #[derive(Clone, Debug)]
@@ -40,9 +96,8 @@ pub struct Config {
     pub depth: usize,
     /// Positions at the end of a prompt whose features the drafter is shown: its window.
     pub tap_window: usize,
-    /// Whether plain greedy rows are drawn in the pass, so that logits need not leave the device. The
-    /// target then answers for NaN: it must draw a token outside the vocabulary.
-    pub ids_for_greedy: bool,
+    /// Which tokens are drawn in the pass.
+    pub in_pass: InPass,
     /// Failed passes a sequence survives in a row, decoding plainly after each.
     pub retries: u32,
 }
@@ -53,7 +108,7 @@ impl Default for Config {
             policy: Policy::AverageReward(crate::width::RewardOptions::default()),
             depth: 5,
             tap_window: 128,
-            ids_for_greedy: false,
+            in_pass: InPass::Never,
             retries: 1,
         }
     }
@@ -145,16 +200,6 @@ struct Piece {
     len: usize,
     /// Tokens that become state; decided after the pass.
     keep: usize,
-}
-
-/// One sequence's part of a draft.
-#[derive(Debug)]
-struct Draft {
-    at: usize,
-    proposal: Proposal,
-    /// Candidates worth verifying: up to the first that would end the text.
-    useful: usize,
-    chosen: usize,
 }
 
 /// The loop.
@@ -327,224 +372,11 @@ impl Speculator {
         }
     }
 
-    /// Fills `drafts`; returns how many sequences were asked for.
-    fn propose(&mut self, turn: &mut Turn<'_>) -> usize {
-        self.drafts.clear();
-        let Some(drafter) = turn.drafter.as_deref_mut() else {
-            return 0;
-        };
-        if self.drafter_lost.is_some() {
-            return 0;
-        }
-        let widest = self
-            .config
-            .depth
-            .min(self.info.verify_max.saturating_sub(1));
-        let (mut asks, mut plans, mut places) =
-            (Vec::new(), Vec::<Arc<SamplePlan>>::new(), Vec::new());
-        for (at, sequence) in self.sequences.iter_mut().enumerate() {
-            let depth = widest.min(sequence.depth(self.info.n_ctx));
-            if depth == 0 || !sequence.may_draft() || !self.width.wants_draft(&mut sequence.width) {
-                continue;
-            }
-            if let Some(ask) = sequence.ask(depth) {
-                asks.push(ask);
-                plans.push(Arc::clone(&sequence.request.plan));
-                places.push(at);
-            }
-        }
-        if asks.is_empty() {
-            return 0;
-        }
-        self.stats.drafts += 1;
-        self.stats.asked += asks.len() as u64;
-        let plans: Vec<&SamplePlan> = plans.iter().map(|p| &**p).collect();
-        match drafter.propose(turn.target, &asks, &plans) {
-            Ok(proposals) => {
-                for ((at, ask), proposal) in places.iter().zip(&asks).zip(proposals) {
-                    self.take(*at, ask.depth as usize, proposal);
-                }
-            }
-            Err(fault) => self.lose_drafter(&fault),
-        }
-        asks.len()
-    }
-
-    /// Takes a proposal, cut to what was asked and exists. Confidences that do not match are dropped.
-    fn take(&mut self, at: usize, depth: usize, mut proposal: Proposal) {
-        let n_vocab = self.info.n_vocab;
-        let whole = proposal.tokens.len();
-        let known = |t: &TokenId| (*t as usize) < n_vocab;
-        let sound = proposal.tokens.iter().take_while(|t| known(t)).count();
-        proposal.tokens.truncate(sound.min(depth));
-        self.stats.misfits += u64::from(proposal.tokens.len() < whole);
-        if proposal.confidence_logits.len() < proposal.tokens.len() {
-            proposal.confidence_logits.clear();
-        }
-        proposal.confidence_logits.truncate(proposal.tokens.len());
-        self.stats.proposed += proposal.tokens.len() as u64;
-        let sequence = &mut self.sequences[at];
-        sequence.judge.propose(sequence.pos + 1, &proposal);
-        let stops = &sequence.request.stops;
-        let first = proposal.tokens.iter().position(|t| stops.contains(t));
-        let useful = match first {
-            Some(stop) if !mutant(240) => stop + 1,
-            _ => proposal.tokens.len(),
-        };
-        self.drafts.push(Draft {
-            at,
-            proposal,
-            useful,
-            chosen: 0,
-        });
-    }
-
     fn lose_drafter(&mut self, fault: &Fault) {
         self.stats.drafter_faults += 1;
         if !mutant(243) {
             self.drafter_lost = Some(fault.to_string());
         }
-    }
-
-    /// Decides the width of every sequence that generates.
-    fn choose(&mut self) {
-        let (mut choices, mut places) = (Vec::new(), Vec::new());
-        let mut drafts = self.drafts.iter().peekable();
-        for (at, sequence) in self.sequences.iter_mut().enumerate() {
-            let draft = drafts.next_if(|d| d.at == at);
-            if sequence.is_live() && sequence.seed.is_some() {
-                places.push(at);
-                choices.push(Choice {
-                    seq: &mut sequence.width,
-                    proposal: draft.map(|d| &d.proposal),
-                    cap: draft.map_or(0, |d| d.useful),
-                    candidates: 0,
-                });
-            }
-        }
-        self.width.choose(&mut choices);
-        let chosen: Vec<usize> = choices.iter().map(|c| c.candidates).collect();
-        for draft in &mut self.drafts {
-            let place = places.iter().position(|at| *at == draft.at);
-            draft.chosen = place.map_or(0, |p| chosen[p]);
-            if mutant(238) {
-                let phase = self.sequences[draft.at].pos as usize % 4;
-                draft.chosen = draft.chosen.min(3 - phase);
-            }
-        }
-    }
-
-    /// Fills `tokens`, `spans` and `pieces`.
-    fn lay_out(&mut self, turn: &Turn<'_>) {
-        self.tokens.clear();
-        self.spans.clear();
-        self.pieces.clear();
-        let lost = self.drafter_lost.is_some();
-        let tap = turn
-            .drafter
-            .as_ref()
-            .filter(|_| !lost)
-            .map_or_else(Tap::default, |d| d.tap());
-        for at in 0..self.sequences.len() {
-            match (self.sequences[at].is_live(), self.sequences[at].need()) {
-                (false, _) => {}
-                (true, Need::Decode) => self.lay_out_verify(at, &tap),
-                (true, Need::Prompt(left)) => {
-                    let granted = turn.grants.of(self.sequences[at].seq);
-                    self.lay_out_chunk(at, left.min(granted).min(self.info.span_max), &tap);
-                }
-            }
-        }
-        for (at, rider) in turn.riders.iter().enumerate() {
-            let start = self.tokens.len();
-            self.tokens.extend_from_slice(&rider.tokens);
-            let piece = (Role::Ride, at);
-            let (out, want) = (rider.out, rider.want.clone());
-            self.push(
-                piece,
-                (rider.seq, rider.pos),
-                start,
-                out,
-                want,
-                rider.tap.clone(),
-            );
-        }
-    }
-
-    fn lay_out_verify(&mut self, at: usize, tap: &Tap) {
-        let sequence = &self.sequences[at];
-        let start = self.tokens.len();
-        self.tokens.extend(sequence.seed);
-        if let Some(draft) = self.drafts.iter().find(|d| d.at == at) {
-            let n = if mutant(237) {
-                draft.proposal.tokens.len()
-            } else {
-                draft.chosen
-            };
-            self.tokens.extend_from_slice(&draft.proposal.tokens[..n]);
-        }
-        let (place, want) = ((sequence.seq, sequence.pos), self.want(at));
-        self.push(
-            (Role::Verify, at),
-            place,
-            start,
-            Out::All,
-            want,
-            tap.clone(),
-        );
-    }
-
-    fn lay_out_chunk(&mut self, at: usize, len: usize, tap: &Tap) {
-        if len == 0 {
-            return;
-        }
-        let sequence = &self.sequences[at];
-        let (begin, whole) = (sequence.pos as usize, sequence.request.prompt.len());
-        let start = self.tokens.len();
-        self.tokens
-            .extend_from_slice(&sequence.request.prompt[begin..begin + len]);
-        let draws = begin + len == whole;
-        // Only the end of a prompt is in the drafter's window.
-        let tapped = begin + len + self.config.tap_window > whole;
-        let tap = if tapped { tap.clone() } else { Tap::default() };
-        let out = if draws { Out::Last } else { Out::None };
-        let (place, want) = ((sequence.seq, sequence.pos), self.want(at));
-        self.push((Role::Chunk { draws }, at), place, start, out, want, tap);
-    }
-
-    fn want(&self, at: usize) -> Want {
-        let plan = &self.sequences[at].request.plan;
-        if self.config.ids_for_greedy && plan.is_plain_greedy() {
-            Want::Ids(Arc::clone(plan))
-        } else {
-            Want::Logits
-        }
-    }
-
-    fn push(
-        &mut self,
-        (role, at): (Role, usize),
-        (seq, pos): (SeqId, Pos),
-        start: usize,
-        out: Out,
-        want: Want,
-        tap: Tap,
-    ) {
-        let len = self.tokens.len() - start;
-        self.pieces.push(Piece {
-            role,
-            at,
-            len,
-            keep: 0,
-        });
-        self.spans.push(Span {
-            seq,
-            pos,
-            range: start..self.tokens.len(),
-            out,
-            want,
-            tap,
-        });
     }
 
     /// Shows the policy what the pass took.
@@ -582,73 +414,4 @@ impl Speculator {
             }
         }
     }
-}
-
-/// Runs one request to its end on a sequence of its own, which is closed again.
-///
-/// # Errors
-/// Those of [`Speculator::admit`], and the target's when it has no room.
-pub fn generate(
-    speculator: &mut Speculator,
-    target: &mut dyn Target,
-    mut drafter: Option<&mut dyn Drafter>,
-    request: Request,
-    sink: &mut dyn Sink,
-) -> Result<Finished, AdmitError> {
-    let seq = target.open()?;
-    if let Err(error) = speculator.admit(target, seq, request) {
-        target.close(seq);
-        return Err(error);
-    }
-    let finished = loop {
-        let turn = Turn {
-            target: &mut *target,
-            drafter: match drafter.as_mut() {
-                Some(drafter) => Some(&mut **drafter),
-                None => None,
-            },
-            sink: &mut *sink,
-            grants: Grants::Each(usize::MAX),
-            riders: &[],
-        };
-        if let Some(finished) = speculator.step(turn).finished.pop() {
-            break finished;
-        }
-    };
-    target.close(seq);
-    if let Some(drafter) = drafter {
-        drafter.close(seq);
-    }
-    Ok(finished)
-}
-
-fn check(request: &Request, seq: SeqId, pos: Pos, info: &TargetInfo) -> Result<(), AdmitError> {
-    let n = request.prompt.len() as u64;
-    if n == 0 {
-        return Err(AdmitError::EmptyPrompt);
-    }
-    if request.budget == 0 {
-        return Err(AdmitError::NoBudget);
-    }
-    if n > info.n_ctx {
-        let expected = info.n_ctx;
-        return Err(AdmitError::TooLong { expected, got: n });
-    }
-    if u64::from(pos) >= n {
-        return Err(AdmitError::AheadOfPrompt {
-            seq,
-            expected: n,
-            got: pos,
-        });
-    }
-    let bad = |t: &TokenId| *t as usize >= info.n_vocab;
-    if let Some(index) = request.prompt.iter().position(bad) {
-        return Err(AdmitError::BadToken {
-            index,
-            got: request.prompt[index],
-            expected: info.n_vocab,
-        });
-    }
-    sampling::validate(&request.plan, info.n_vocab)?;
-    Ok(())
 }

@@ -195,7 +195,8 @@ impl Speculator {
                 drafter.observe(span.seq, span.pos, &tokens[..skip], &[])?;
             }
             if skip < keep {
-                let features = &features[skip * width..keep * width];
+                let from = if mutant(258) { 0 } else { skip * width };
+                let features = &features[from..][..(keep - skip) * width];
                 let pos = span.pos + skip as Pos;
                 drafter.observe(span.seq, pos, &tokens[skip..], features)?;
             }

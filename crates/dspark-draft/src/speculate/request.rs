@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine_core::seams::TargetInfo;
 use engine_core::{Fault, Pos, Rows, SamplePlan, SeqId, TokenId};
 use sampling::{PlanError, SampleError};
 
@@ -216,4 +217,41 @@ pub struct Finished {
     pub tokens: Vec<TokenId>,
     /// Its counts.
     pub usage: Usage,
+}
+
+/// Whether a request can run on a sequence that stands at `pos`.
+pub(super) fn check(
+    request: &Request,
+    seq: SeqId,
+    pos: Pos,
+    info: &TargetInfo,
+) -> Result<(), AdmitError> {
+    let n = request.prompt.len() as u64;
+    if n == 0 {
+        return Err(AdmitError::EmptyPrompt);
+    }
+    if request.budget == 0 {
+        return Err(AdmitError::NoBudget);
+    }
+    if n > info.n_ctx {
+        let expected = info.n_ctx;
+        return Err(AdmitError::TooLong { expected, got: n });
+    }
+    if u64::from(pos) >= n {
+        return Err(AdmitError::AheadOfPrompt {
+            seq,
+            expected: n,
+            got: pos,
+        });
+    }
+    let bad = |t: &TokenId| *t as usize >= info.n_vocab;
+    if let Some(index) = request.prompt.iter().position(bad) {
+        return Err(AdmitError::BadToken {
+            index,
+            got: request.prompt[index],
+            expected: info.n_vocab,
+        });
+    }
+    sampling::validate(&request.plan, info.n_vocab)?;
+    Ok(())
 }

@@ -94,7 +94,7 @@ impl Sequence {
     pub(crate) fn ask(&mut self, depth: usize) -> Option<Ask> {
         let seed = self.seed?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        self.epoch += 1;
+        self.epoch += u32::from(!mutant(255));
         self.usage.drafted = true;
         Some(Ask {
             seq: self.seq,

@@ -7,7 +7,9 @@ use crate::common::{
     Recorder, assert_plain, assert_state, drain, fixed, plain, plans, prompt, reason, request,
     step, whole,
 };
-use dspark_draft::speculate::{Config, Failure, Finished, Reason, Request, Rider, Speculator};
+use dspark_draft::speculate::{
+    Config, Failure, Finished, InPass, Reason, Request, Rider, Speculator,
+};
 use engine_core::{Fault, Out, SeqId, Tap, Target, Want};
 
 struct Bench {
@@ -313,7 +315,7 @@ fn a_row_without_numbers_ends_the_text_before_it() {
                 let mut target = Toy::new();
                 target.nan_at = Some(at);
                 let config = Config {
-                    ids_for_greedy: ids,
+                    in_pass: if ids { InPass::Keyed } else { InPass::Never },
                     ..fixed(width)
                 };
                 let mut s = Speculator::new(target.info(), config);

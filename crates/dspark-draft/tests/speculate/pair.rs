@@ -190,18 +190,6 @@ fn the_trained_pair_saves_passes_and_changes_nothing() {
             if policy == Policy::Fixed(4) {
                 let length = got.stats.accepted_length().unwrap();
                 assert!(length > 1.3, "accepted length {length}");
-                println!(
-                    "T = {}: {:?}",
-                    plan.temperature,
-                    got.stats
-                        .numbers()
-                        .iter()
-                        .filter(|(n, _)| n.contains("survival")
-                            || n.contains("acc")
-                            || n.contains("observed")
-                            || n.contains("auc"))
-                        .collect::<Vec<_>>()
-                );
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::common::toy::Toy;
 use crate::common::{
     Recorder, assert_plain, drain, fixed, plans, prompt, reason, request, step, whole,
 };
-use dspark_draft::speculate::{Config, Finished, Request, Speculator, generate};
+use dspark_draft::speculate::{Config, Finished, InPass, Request, Speculator, generate};
 use dspark_draft::width::{Policy, RewardOptions};
 use engine_core::{SamplePlan, SeqId, Target};
 use std::sync::Arc;
@@ -274,15 +274,14 @@ fn drafters_are_not_asked_where_nothing_can_come_of_it() {
 fn ids_drawn_in_the_pass_give_the_same_text() {
     for plan in plans() {
         let requests = requests(&plan);
-        let config = Config {
-            ids_for_greedy: true,
-            ..fixed(5)
-        };
-        check(
-            &run(config, Script::Often(0.7), &requests, 64),
-            &requests,
-            "ids",
-        );
+        for in_pass in [InPass::Greedy, InPass::Keyed] {
+            let config = Config {
+                in_pass,
+                ..fixed(5)
+            };
+            let ran = run(config, Script::Often(0.7), &requests, 64);
+            check(&ran, &requests, &format!("{in_pass:?}"));
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use fourspark::{Engine, EngineParts, Generation, Limits};
 use server::http::{App, ServeOptions, serve};
 use testkit::fake::{FakeTarget, Watch};
 use testkit::fixture::vocab;
-use text::{PromptFormat, TokenKind, Tokenizer, TokenizerParts};
+use text::{TokenKind, Tokenizer, TokenizerParts};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -73,17 +73,9 @@ fn tokenizer() -> Tokenizer {
 }
 
 pub(crate) fn engine(target: FakeTarget, limits: Limits) -> Engine {
-    let tokenizer = tokenizer();
-    Engine::from_parts(EngineParts {
-        target: Box::new(target),
-        format: PromptFormat::new(&tokenizer, Generation::V0731).unwrap(),
-        tokenizer: Arc::new(tokenizer),
-        stop_tokens: Arc::from([EOS]),
-        bos: Some(0),
-        name: "scripted".to_owned(),
-        limits,
-    })
-    .unwrap()
+    let target = Box::new(target);
+    let parts = EngineParts::of(target, tokenizer(), Generation::V0731, "scripted").unwrap();
+    Engine::from_parts(parts, limits).unwrap()
 }
 
 /// A running server.

@@ -120,10 +120,12 @@ fn families(
     functions: Depth,
     out: &mut impl Write,
 ) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
-    let families: [Family; 4] = [
+    let families: [Family; 6] = [
         ("a8", cases::a8::run),
         ("fp4f", cases::fp4f::run),
         ("norm", cases::norm::run),
+        ("dense", cases::dense::run),
+        ("attend", cases::attend::run),
         ("math", cases::math::run),
     ];
     let mut all = Vec::new();

@@ -11,6 +11,7 @@ use engine_core::seams::TargetInfo;
 use engine_core::{
     Fault, LayerId, NumericClass, Out, Pos, Rows, SeqId, Span, Tap, Target, Ticket, TokenId, Want,
 };
+use sampling::Sampler;
 
 pub(crate) const V: usize = 23;
 pub(crate) const N_EMBD: usize = 2;
@@ -184,13 +185,17 @@ impl Toy {
                 if self.nan_at == Some(text.len() as Pos) {
                     row[V / 2] = f32::NAN;
                 }
+                let drawn = match &span.want {
+                    Want::Ids(plan) => {
+                        assert!(plan.penalties.is_neutral(), "a row has no history");
+                        let odd = row.iter().any(|l| l.is_nan());
+                        let drawn = Sampler::new(V).draw(plan, &row, text.len() as Pos, &[]);
+                        drawn.ok().filter(|_| !odd)
+                    }
+                    _ => None,
+                };
                 let ids = matches!(span.want, Want::Ids(_));
-                let best = sampling::argmax(&row).filter(|_| row.iter().all(|l| !l.is_nan()));
-                self.rows.ids.push(if ids {
-                    best.unwrap_or(TokenId::MAX)
-                } else {
-                    TokenId::MAX
-                });
+                self.rows.ids.push(drawn.unwrap_or(TokenId::MAX));
                 let at = self.rows.logits.len() / V;
                 self.rows.logit_row.push((!ids).then_some(at));
                 if !ids {
