@@ -229,6 +229,22 @@ fn the_same_folder_gives_the_same_bytes() {
     assert!(seen[0] == seen[1]);
 }
 
+#[test]
+fn official_experts_become_mxfp4_without_loss() {
+    let rows = common::target_rows();
+    let dir = Dir::new();
+    let tensors = common::tensors(&rows, Naming::Official, Storage::Official);
+    common::write_folder(dir.path(), &common::config(), &tensors);
+    let options = Options::new(Recipe::parse("*=F32,experts=MXFP4").unwrap());
+    let report = convert::target(dir.path(), &dir.out(), &options, &mut ()).unwrap();
+    let mut seen = 0;
+    for t in report.tensors.iter().filter(|t| t.role.is_experts()) {
+        assert_eq!((t.format, t.nmse), (Format::Mxfp4, 0.0), "{}", t.name);
+        seen += 1;
+    }
+    assert_eq!(seen, 9);
+}
+
 fn drafter(source: &DraftSource, out: &Path) -> Result<Gguf, ToolError> {
     let options = Options::new(Recipe::parse("*=F32").unwrap());
     convert::drafter(source, out, &options, &mut ())?;
