@@ -8,11 +8,8 @@
 //! use fourspark::{ChatRequest, Engine, EngineOptions, Event, Generate, Message};
 //!
 //! fn main() -> Result<(), fourspark::Error> {
-//!     let Some(model) = fourspark::shipped_model() else {
-//!         eprintln!("SKIP: no shipped model here");
-//!         return Ok(());
-//!     };
-//!     let engine = Engine::load(model, &EngineOptions::default())?;
+//!     // Or `Engine::load("model.gguf", ..)`.
+//!     let engine = Engine::load_shipped(&EngineOptions::default())?;
 //!     let request = ChatRequest {
 //!         messages: vec![Message::user("What is the capital of France?")],
 //!         generate: Generate {

@@ -93,6 +93,7 @@ async fn whole(reply: &Reply, mut running: Running) -> Result<Response, ApiError
     let mut collected = Collected::default();
     while let Some(event) = running.events.recv().await {
         if let Some(answer) = collected.take(event) {
+            reply.log(&answer.outcome);
             return Ok(Json(reply.completion(answer)?).into_response());
         }
     }
