@@ -101,6 +101,7 @@ static constexpr u32 FS_WARP = 32;
 FS_DEVICE u32 fs_tid() { return fs_host_tid(); }
 FS_DEVICE u32 fs_bid_x() { return fs_host_bid(0); }
 FS_DEVICE u32 fs_bid_y() { return fs_host_bid(1); }
+FS_DEVICE u32 fs_bid_z() { return fs_host_bid(2); }
 // The hidden arguments name the call site: lanes that meet at different ones are reported.
 FS_DEVICE void fs_barrier(int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
   fs_host_barrier(file, line);
@@ -129,6 +130,7 @@ FS_DEVICE float fs_shfl_xor(float v, u32 mask, int line = __builtin_LINE(), cons
 FS_DEVICE u32 fs_tid() { return __builtin_amdgcn_workitem_id_x(); }
 FS_DEVICE u32 fs_bid_x() { return __builtin_amdgcn_workgroup_id_x(); }
 FS_DEVICE u32 fs_bid_y() { return __builtin_amdgcn_workgroup_id_y(); }
+FS_DEVICE u32 fs_bid_z() { return __builtin_amdgcn_workgroup_id_z(); }
 FS_DEVICE void fs_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -142,6 +144,7 @@ FS_DEVICE u32 fs_shfl_xor(u32 v, u32 mask) { return fs_shfl(v, (fs_tid() & 31) ^
 FS_DEVICE u32 fs_tid() { return __nvvm_read_ptx_sreg_tid_x(); }
 FS_DEVICE u32 fs_bid_x() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 FS_DEVICE u32 fs_bid_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+FS_DEVICE u32 fs_bid_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
 FS_DEVICE void fs_barrier() { __syncthreads(); }
 FS_DEVICE u32 fs_shfl(u32 v, u32 lane) {
   return (u32)__nvvm_shfl_sync_idx_i32(~0u, (int)v, (int)lane, 31);
@@ -153,6 +156,7 @@ FS_DEVICE u32 fs_shfl_xor(u32 v, u32 mask) {
 FS_DEVICE u32 fs_tid() { return threadIdx.x; }
 FS_DEVICE u32 fs_bid_x() { return blockIdx.x; }
 FS_DEVICE u32 fs_bid_y() { return blockIdx.y; }
+FS_DEVICE u32 fs_bid_z() { return blockIdx.z; }
 FS_DEVICE void fs_barrier() { __syncthreads(); }
 FS_DEVICE u32 fs_shfl(u32 v, u32 lane) { return __shfl_sync(~0u, v, (int)lane); }
 FS_DEVICE u32 fs_shfl_xor(u32 v, u32 mask) { return __shfl_xor_sync(~0u, v, (int)mask); }

@@ -15,8 +15,7 @@
 //            memory four blocks at a time
 //   cost     2 m k cols integer ops; 4 flops an output and block: bound by those
 //   order    segments of 16 blocks in an accumulator, their sums added in order into a second one
-//   variants (the same bits)  a: 128 x 128, totals in registers; b: the same with totals in shared
-//            memory (more than AMD has); d: 128 x 64, totals in registers, two blocks a processor
+//   variants (the same bits)  a: 128 x 128; d: 128 x 64, two blocks a processor
 //   free_*   (other bits, for the price of the order only) one running sum
 #include "fourspark.h"
 #include "fs_fp4.h"
@@ -111,13 +110,8 @@ struct Fp4fStage {
   float d[4][COLS];
 };
 
-template <int COLS, int TOTALS>
-struct Fp4fGemmShared {
-  alignas(16) Fp4fStage<COLS> stage[2];
-  float total[TOTALS * 256];
-};
 template <int COLS>
-struct Fp4fGemmShared<COLS, 0> {
+struct Fp4fGemmShared {
   alignas(16) Fp4fStage<COLS> stage[2];
 };
 
@@ -191,23 +185,20 @@ FS_DEVICE void fp4f_wide_block(Fp4fAcc<NT>& acc, const Fp4fBlock<2>& b, const Fp
 
 // Adds the finished segment to the totals and starts the next one. Totals start at -0, the sum of
 // nothing: -0 + a is a, bit for bit.
-template <int NT, int TOTALS>
-FS_DEVICE void fp4f_flush(Fp4fAcc<NT>& acc, Fp4fAcc<NT>& total, float* shared_total) {
+template <int NT>
+FS_DEVICE void fp4f_flush(Fp4fAcc<NT>& acc, Fp4fAcc<NT>& total) {
   FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
       FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-        float& a = acc.v[n][half][i];
-        float& t = TOTALS ? shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()] : total.v[n][half][i];
-        t = fs_add(t, a);
-        a = 0.0f;
+        total.v[n][half][i] = fs_add(total.v[n][half][i], acc.v[n][half][i]);
+        acc.v[n][half][i] = 0.0f;
       }
 }
 
-// WM x WN warps of 32 rows by WC columns; TOTALS 0: row totals in registers, else in shared memory
-// (TOTALS a thread); FREE: no segments.
-template <int WM, int WN, int WC, int TOTALS, bool FREE>
-FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_total, const u8* packed, const i8* q, const fs_a8_meta* meta,
-                         float* y, i32 m, i32 blocks, i32 cols) {
+// WM x WN warps of 32 rows by WC columns; FREE: no segments.
+template <int WM, int WN, int WC, bool FREE>
+FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
+                         i32 cols) {
   static_assert(WM * WN == 8, "eight warps");
   constexpr int NT = WC / FS_TILE_N;
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
@@ -222,7 +213,6 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_tota
       FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
         acc.v[n][half][i] = 0.0f;
         total.v[n][half][i] = -0.0f;
-        if (TOTALS) shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()] = -0.0f;
       }
   Fp4fGroup<2> now;
   fp4f_stage(sh.stage[0], copies, 0, blocks);
@@ -237,7 +227,7 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_tota
       if (e == 3) fp4f_load<2>(now, w, safe, 0, group + 1 < w.groups ? group + 1 : group);
       fp4f_wide_block<NT>(acc, b, sh.stage[group & 1], e, col0);
     }
-    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<NT, TOTALS>(acc, total, shared_total);
+    if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<NT>(acc, total);
   }
   FS_UNROLL for (int n = 0; n < NT; n++)
     FS_UNROLL for (int half = 0; half < 2; half++)
@@ -246,9 +236,7 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_tota
           const int i = r * FS_TILE_CC + c;
           const i32 row = tile * 32 + half * 16 + (i32)fs_tile_row(lane, r);
           const i32 col = first_col + (i32)col0 + n * FS_TILE_N + (i32)fs_tile_col(lane, c);
-          const float out = FREE      ? acc.v[n][half][i]
-                            : TOTALS ? shared_total[((n * 2 + half) * FS_TILE_C + i) * 256 + (i32)fs_tid()]
-                                     : total.v[n][half][i];
+          const float out = FREE ? acc.v[n][half][i] : total.v[n][half][i];
           if (row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = out;
         }
 }
@@ -256,24 +244,14 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC, TOTALS>& sh, float* shared_tota
 #define FP4F_GEMM_ARGS                                                                                            \
   (const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,            \
    float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols)
-#define FP4F_GEMM(name, occupancy, WM, WN, WC, FREE)                                \
-  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {                      \
-    typedef Fp4fGemmShared<WN * WC, 0> Shared;                                      \
-    FS_SHARED(Shared, sh);                                                          \
-    fp4f_gemm<WM, WN, WC, 0, FREE>(sh, nullptr, packed, q, meta, y, m, blocks, cols);  \
-  }                                                                                 \
-  FS_EXPORT(fp4f_gemm_##name, 256)
-#define FP4F_GEMM_SHARED(name, occupancy, WM, WN, WC)                                       \
-  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {                              \
-    typedef Fp4fGemmShared<WN * WC, WC> Shared;                                             \
-    FS_SHARED_DYN(Shared, sh);                                                              \
-    fp4f_gemm<WM, WN, WC, WC, false>(sh, sh.total, packed, q, meta, y, m, blocks, cols);       \
-  }                                                                                         \
+#define FP4F_GEMM(name, occupancy, WM, WN, WC, FREE)                  \
+  FS_KERNEL(fp4f_gemm_##name, 256, occupancy) FP4F_GEMM_ARGS {        \
+    FS_SHARED(Fp4fGemmShared<WN * WC>, sh);                           \
+    fp4f_gemm<WM, WN, WC, FREE>(sh, packed, q, meta, y, m, blocks, cols); \
+  }                                                                   \
   FS_EXPORT(fp4f_gemm_##name, 256)
 
 FP4F_GEMM(a, 1, 4, 2, 64, false)
-FP4F_GEMM_SHARED(b, 1, 4, 2, 64)
 FP4F_GEMM(d, 2, 4, 2, 32, false)
 FP4F_GEMM(free_a, 1, 4, 2, 64, true)
-FP4F_GEMM(free_b, 2, 4, 2, 64, true)
 FP4F_GEMM(free_d, 2, 4, 2, 32, true)

@@ -39,10 +39,8 @@ FS_DEVICE float fs_silu(float x) { return fs_div(x, fs_add(1.0f, fs_exp(-x))); }
 
 FS_DEVICE float fs_rsqrt(float x) { return fs_div(1.0f, fs_sqrt(x)); }
 
-FS_DEVICE float fs_log1p(float y) {
-  const float u = fs_add(1.0f, y);
-  float c = y >= 1.0f ? fs_sub(1.0f, fs_sub(u, y)) : fs_sub(y, fs_sub(u, 1.0f));
-  c = y < 1.6e7f ? fs_div(c, u) : 0.0f;
+// ln(u) + c for a normal u > 0 and a small c, k0 added to the exponent of u.
+FS_DEVICE float fs_ln_parts(float u, float k0, float c) {
   const u32 bits = fs_bits(u) + (0x3f800000u - 0x3f3504f3u);
   const i32 k = (i32)(bits >> 23) - 127;
   const float m = fs_f32((bits & 0x007fffffu) + 0x3f3504f3u);
@@ -55,10 +53,26 @@ FS_DEVICE float fs_log1p(float y) {
   r = fs_fma(z, r, 0.66666667f);
   r = fs_mul(z, r);
   const float h = fs_mul(fs_mul(0.5f, f), f);
-  const float kf = (float)k;
+  const float kf = fs_add((float)k, k0);
   const float tail = fs_fma(kf, 1.42860677e-6f, c);
   const float low = fs_fma(s, fs_add(h, r), tail);
-  float v = fs_fma(kf, 0.693145752f, fs_sub(f, fs_sub(h, low)));
+  return fs_fma(kf, 0.693145752f, fs_sub(f, fs_sub(h, low)));
+}
+
+FS_DEVICE float fs_ln(float x) {
+  const bool small = x < fs_f32(0x00800000u);
+  const float u = small ? fs_mul(x, 8388608.0f) : x;
+  float v = fs_ln_parts(u, small ? -23.0f : 0.0f, 0.0f);
+  v = x == 0.0f ? fs_f32(0xff800000u) : v;
+  v = x == fs_f32(0x7f800000u) ? x : v;
+  return x >= 0.0f ? v : fs_f32(FS_NAN);
+}
+
+FS_DEVICE float fs_log1p(float y) {
+  const float u = fs_add(1.0f, y);
+  float c = y >= 1.0f ? fs_sub(1.0f, fs_sub(u, y)) : fs_sub(y, fs_sub(u, 1.0f));
+  c = y < 1.6e7f ? fs_div(c, u) : 0.0f;
+  float v = fs_ln_parts(u, 0.0f, c);
   v = y < 5.96e-8f ? y : v;
   v = y == fs_f32(0x7f800000u) ? y : v;
   return y >= 0.0f ? v : fs_f32(FS_NAN);
@@ -77,5 +91,29 @@ FS_DEVICE float fs_fold_lanes(float p) {
   return p;
 }
 
+// The same for eight values a lane at the cost of nine shuffles: lane l returns the sum of value l / 4.
+// At each step the lanes keep one half of the values and send the other, so that each sum adds
+// the same pairs as fs_fold_lanes.
+FS_DEVICE float fs_fold_eight(const float (&p)[8]) {
+  const u32 lane = fs_lane();
+  float a[4], b[2];
+  FS_UNROLL for (int i = 0; i < 4; i++) {
+    const float keep = lane & 16 ? p[i + 4] : p[i], send = lane & 16 ? p[i] : p[i + 4];
+    a[i] = fs_add(keep, fs_shfl_xor(send, 16));
+  }
+  FS_UNROLL for (int i = 0; i < 2; i++) {
+    const float keep = lane & 8 ? a[i + 2] : a[i], send = lane & 8 ? a[i] : a[i + 2];
+    b[i] = fs_add(keep, fs_shfl_xor(send, 8));
+  }
+  const float keep = lane & 4 ? b[1] : b[0], send = lane & 4 ? b[0] : b[1];
+  float sum = fs_add(keep, fs_shfl_xor(send, 4));
+  sum = fs_add(sum, fs_shfl_xor(sum, 2));
+  return fs_add(sum, fs_shfl_xor(sum, 1));
+}
+
 static constexpr int FS_SEGMENT = 512;       // elements of a segment (rules 3 and 4)
 static constexpr int FS_SEGMENT_BLOCKS = 16;  // blocks of 32 in a segment (rule 3)
+
+// log2 of the smallest power of two that is at least n, at most 3: how many slots a row's segments
+// take in a block, so that dividing by it is a shift.
+FS_DEVICE i32 fs_slots_log2(i32 n) { return n <= 1 ? 0 : n <= 2 ? 1 : n <= 4 ? 2 : 3; }

@@ -5,7 +5,7 @@
 //          NaN results count as 0x7fc00000 (their payload is the device's own)
 // shapes   out [runs] u64; run r starts at pattern first + r * run
 // launch   ceil(runs / 256) blocks of 256 threads
-// function 0 exp, 1 log1p, 2 sigmoid, 3 silu, 4 softplus, 5 sqrt_softplus, 6 rsqrt
+// function 0 exp, 1 log1p, 2 sigmoid, 3 silu, 4 softplus, 5 sqrt_softplus, 6 rsqrt, 7 ln
 #include "fourspark.h"
 #include "fs_math.h"
 
@@ -17,7 +17,8 @@ FS_DEVICE float math_function(i32 which, float x) {
     case 3: return fs_silu(x);
     case 4: return fs_softplus(x);
     case 5: return fs_sqrt_softplus(x);
-    default: return fs_rsqrt(x);
+    case 6: return fs_rsqrt(x);
+    default: return fs_ln(x);
   }
 }
 

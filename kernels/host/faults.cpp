@@ -90,6 +90,14 @@ FS_KERNEL(fault_too_much_shared, 64, 1)(float* out) {
 }
 FS_EXPORT(fault_too_much_shared, 64)
 
+FS_KERNEL(fault_dynamic, 64, 1)(float* out) {
+  FS_SHARED_DYN(FaultShared, sh);
+  sh.v[fs_tid()] = (float)fs_tid();
+  fs_barrier();
+  out[fs_tid()] = sh.v[63 - fs_tid()];
+}
+FS_EXPORT(fault_dynamic, 64)
+
 // Shifts the block index into the output: every block of the grid runs once, in any order.
 FS_KERNEL(fault_blocks, 64, 1)(u32* out) {
   if (fs_tid() == 0) out[fs_bid_y() * 5 + fs_bid_x()] = fs_bid_y() * 256 + fs_bid_x();

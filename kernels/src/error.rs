@@ -62,12 +62,9 @@ pub enum KernelError {
         /// The missing file.
         include: String,
     },
-    /// A compiler is absent.
-    #[error("{program} was not found")]
-    NoCompiler {
-        /// The program.
-        program: &'static str,
-    },
+    /// A matrix that does not fit its format.
+    #[error(transparent)]
+    Format(#[from] fpx_quant::FormatError),
     /// A compiler refused a source.
     #[error("{program} on {source_name} for {target}: {message}")]
     Compile {

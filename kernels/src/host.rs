@@ -1,6 +1,6 @@
 //! Executes launches on the CPU: the kernels' host build under the SIMT executor of `kernels/host`.
 //!
-//! All of the crate's unsafe code that concerns the executor stands in [`ffi`]. A launch owns the
+//! All of the crate's unsafe code that concerns the executor stands in `ffi`. A launch owns the
 //! memory its kernels see, with a poisoned zone around every buffer: writes outside are reported,
 //! reads outside yield NaN.
 

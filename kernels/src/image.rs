@@ -29,7 +29,15 @@ pub const HEADERS: &[Source] = files![
 ];
 
 /// The kernel families, one file each.
-pub const KERNELS: &[Source] = files!["a8.cu", "fp4f.cu", "fp4f_mma.cu", "math.cu", "norm.cu"];
+pub const KERNELS: &[Source] = files![
+    "a8.cu",
+    "attend.cu",
+    "dense.cu",
+    "fp4f.cu",
+    "fp4f_mma.cu",
+    "math.cu",
+    "norm.cu"
+];
 
 /// Sources that only measurements use: other bits, or no result at all.
 pub const BENCH: &[Source] = files!["bench.cu"];
@@ -42,9 +50,6 @@ pub const NVRTC_FLAGS: &[&str] = &[
     "-prec-div=true",
     "-prec-sqrt=true",
 ];
-
-/// The same for hipRTC and clang; denormals and exact division are HIP's defaults.
-pub const CLANG_FLAGS: &[&str] = &["-std=c++17", "-O3", "-ffp-contract=off"];
 
 /// A source with its includes in place, each header once, `#line` marks for messages.
 ///

@@ -8,7 +8,8 @@
 //! * [`cpu`]: the Rust implementations.
 //! * `host` (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
 //! * `cuda` (feature `cuda`): the same on an NVIDIA GPU, for qualification and measurements.
-//! * [`offline`]: ahead-of-time compilation with clang, and its resource figures.
+//!
+//! `cargo xtask kernels` compiles the same sources ahead of time and watches their resources.
 //!
 //! Must not know: models, files, scheduling, streams.
 
@@ -21,6 +22,5 @@ mod error;
 pub mod host;
 pub mod image;
 pub mod launch;
-pub mod offline;
 
 pub use error::KernelError;

@@ -128,6 +128,21 @@ fn shared_memory_has_a_device_s_limits_and_starts_poisoned() {
 }
 
 #[test]
+fn dynamic_shared_memory_is_what_the_launch_gives() {
+    let mut dynamic = call("fault_dynamic").arg(Arg::Write(N));
+    let (result, ..) = run_seeded(&dynamic, 0);
+    let text = result.expect_err("the launch gives none").to_string();
+    assert!(
+        text.contains("256 bytes of dynamic shared memory, the launch gives 0"),
+        "{text}"
+    );
+    dynamic.shared = 256;
+    let (result, host, out) = run_seeded(&dynamic, 0);
+    result.unwrap();
+    assert_eq!(floats(&host, out)[0], 63.0);
+}
+
+#[test]
 fn wrong_launches_are_refused() {
     let refused = |call: &Call| run_seeded(call, 0).0.unwrap_err().to_string();
     assert!(refused(&call("nothing").arg(Arg::Write(N))).contains("no kernel named nothing"));
@@ -164,9 +179,9 @@ fn the_table_holds_every_kernel_and_shape() {
     let names = kernels();
     for name in [
         "a8_quantise",
-        "fp4f_gemv_8",
-        "fp4f_gemm_b",
-        "fp4f_gemm_b@gfx11",
+        "fp4f_gemv_wide_2",
+        "fp4f_gemm_a",
+        "fp4f_gemm_d@gfx11",
         "fp4f_mma_n@gfx12",
     ] {
         assert!(names.iter().any(|n| n == name), "{name} in {names:?}");

@@ -2,11 +2,12 @@
 #![cfg(feature = "host-exec")]
 
 use ds4_kernels::KernelError;
-use ds4_kernels::cases::reference::{self, Fp4fMatrix};
+use ds4_kernels::cases::reference::{self, Activations};
 use ds4_kernels::cases::{self, Depth, Outcome, Runner};
 use ds4_kernels::host::{BufferId, Host, Shape};
 use ds4_kernels::launch::fp4f::Tile32;
 use ds4_kernels::launch::{Call, bench};
+use fpx_quant::Format;
 
 /// The executor as a runner of cases.
 struct Exec(Host);
@@ -64,6 +65,19 @@ fn norms_and_softmax_equal_the_reference() {
 }
 
 #[test]
+fn float_matrices_equal_the_reference() {
+    check(&cases::dense::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::dense::run(&mut exec(9, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
+fn attention_equals_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::attend::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }
@@ -99,19 +113,15 @@ fn free_orders_are_close() {
     let w = Tile32::new(rows, k).unwrap();
     let raw = cases::fp4f::random_matrix(rows, k, 5, false);
     let x = cases::Noise::new(6).activations(cols, k);
-    let (mut q, mut d) = (vec![0i8; cols * k], vec![0f32; cols * k / 32]);
-    reference::quantise(&x, &mut q, &mut d);
-    let want = cases::fp4f::expected(&w, &Fp4fMatrix::new(&raw, w.blocks()), &q, &d, cols);
+    let x = Activations::new(&x, cols, k);
+    let want = reference::product(Format::Fp4Fast, rows, k, &raw, &x).unwrap();
     let norm = want.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
     let mut host = Host::new(0, Shape::Nvidia);
     let files = [
         host.load(&planar(&raw), 0),
         host.load(&cases::fp4f::packed(&w, &raw), 0),
     ];
-    let inputs = [
-        host.load(&cases::i8_bytes(&q), 0),
-        host.load(&reference::meta(&q, &d), 0),
-    ];
+    let inputs = [host.load(&x.q, 0), host.load(&x.meta, 0)];
     let dots = bench::free_dots(&w, cols)
         .unwrap()
         .into_iter()
@@ -145,5 +155,7 @@ fn soak_full_lists() {
         check(&cases::fp4f::run(&mut exec(seed, shape), Depth::Full).unwrap());
         check(&cases::norm::run(&mut exec(seed, shape), Depth::Full).unwrap());
         check(&cases::a8::run(&mut exec(seed, shape), Depth::Full).unwrap());
+        check(&cases::dense::run(&mut exec(seed, shape), Depth::Full).unwrap());
+        check(&cases::attend::run(&mut exec(seed, shape), Depth::Full).unwrap());
     }
 }

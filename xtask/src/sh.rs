@@ -1,11 +1,10 @@
 //! Child processes: run with a time limit, their output kept in a log file.
 //!
-//! Separate so that every verb has the same rules: no shell, no inherited standard input, one
-//! process group a child (a hung test is ended together with what it started), and a log that
-//! stays after the run.
+//! Separate so that every verb has the same rules: no shell, no inherited standard input, a hung
+//! test is ended together with what it started, and the log stays after the run. Children stay in
+//! this process's group, so that an interrupt at the terminal ends them too.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -59,7 +58,6 @@ pub(crate) fn run(command: &mut Command, limit: Duration, log: &Path) -> Result<
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(twin)
-        .process_group(0)
         .spawn()
         .map_err(|e| Failure::new(format!("cannot start {:?}: {e}", command.get_program())))?;
     let status = wait(&mut child, Instant::now() + limit)?;
@@ -74,7 +72,7 @@ fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, Fail
             return Ok(Some(status));
         }
         if Instant::now() >= deadline {
-            end_group(child);
+            end_tree(child);
             child.wait().map_err(lost)?;
             return Ok(None);
         }
@@ -82,14 +80,47 @@ fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, Fail
     }
 }
 
-/// Ends the child's whole process group: test binaries start workers of their own.
-fn end_group(child: &mut Child) {
-    let group = format!("-{}", child.id());
-    let ended = Command::new("kill").args(["-KILL", "--", &group]).status();
-    if !ended.is_ok_and(|s| s.success()) {
-        // The group may be gone already; the child itself must not stay.
-        let _ = child.kill();
+/// Ends the child and what it started: test binaries start workers of their own.
+fn end_tree(child: &mut Child) {
+    let started = descendants(child.id());
+    // The child first, so that it starts nothing more; it may be gone already.
+    let _ = child.kill();
+    let pids = started.iter().map(u32::to_string);
+    let _ = Command::new("kill")
+        .arg("-KILL")
+        .args(pids)
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Everything below a process, where the system shows its processes as files.
+fn descendants(root: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // `pid (name) state parent ...`; the name may hold anything, brackets too.
+        let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let parent = after
+            .split_whitespace()
+            .nth(1)
+            .and_then(|p| p.parse::<u32>().ok());
+        all.extend(parent.map(|parent| (pid, parent)));
     }
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let parent = found[at];
+        found.extend(
+            all.iter()
+                .filter(|(_, p)| *p == parent)
+                .map(|(pid, _)| *pid),
+        );
+        at += 1;
+    }
+    found.split_off(1)
 }
 
 /// Standard output of a short command, `None` if it is missing or fails.

@@ -64,7 +64,7 @@ impl Quantised {
     fn stored(&self, name: &str, t: &Tensor) -> (Format, Vec<u8>) {
         let k = t.cols();
         let matrix = t.shape.len() > 1 && !name.contains("ffn_gate_inp") && !name.contains("ape");
-        let format = if matrix && k % self.format.block_elems() == 0 {
+        let format = if matrix && k.is_multiple_of(self.format.block_elems()) {
             self.format
         } else {
             Format::F32

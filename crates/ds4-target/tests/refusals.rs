@@ -6,7 +6,7 @@ mod common;
 use common::{OracleSource, feed, meta, source, span, target};
 use ds4_target::source::{MetaValue, RawTensor, Source};
 use ds4_target::{LoadError, Model, Options};
-use engine_core::{Fault, Out, SeqId, Tap, Target};
+use engine_core::{Fault, LayerId, Out, SeqId, Tap, Target};
 use fpx_quant::Format;
 use testkit::fixture::{Fixture, Kind};
 
@@ -276,8 +276,8 @@ fn a_router_of_few_bits_is_refused() {
     Model::load(&eight_bit).unwrap();
 }
 
-#[test]
-fn wrong_calls_are_refused_and_change_nothing() {
+/// A target whose sequence 0 stands at 3 and sequence 1 at 0, out of 20 positions.
+fn small() -> (ds4_target::CpuTarget, SeqId, SeqId) {
     let options = Options {
         n_ctx: 20,
         span_max: 16,
@@ -286,58 +286,61 @@ fn wrong_calls_are_refused_and_change_nothing() {
     };
     let mut t = target(&fixture(), options);
     let (a, b) = (t.open().unwrap(), t.open().unwrap());
-    assert!(matches!(t.open(), Err(Fault::Exhausted { limit: 2, .. })));
     feed(&mut t, a, &[1, 2, 3], Out::None);
+    (t, a, b)
+}
+
+#[test]
+fn wrong_calls_are_refused_and_change_nothing() {
+    let (mut t, a, b) = small();
+    assert!(matches!(t.open(), Err(Fault::Exhausted { limit: 2, .. })));
     let before = t.digest(a).unwrap();
     let mut refused =
         |tokens: &[u32], spans: &[engine_core::Span]| t.submit(tokens, spans).unwrap_err();
-    let wrong = refused(&[512], &[span(a, 3, 1, Out::None)]);
+    let bad = refused(&[512], &[span(a, 3, 1, Out::None)]);
     assert!(
         matches!(
-            wrong,
+            bad,
             Fault::BadToken {
                 token: 512,
                 index: 0,
                 n_vocab: 512
             }
         ),
-        "{wrong}"
+        "{bad}"
     );
-    let wrong = refused(&[5], &[span(a, 2, 1, Out::None)]);
+    let bad = refused(&[5], &[span(a, 2, 1, Out::None)]);
     assert!(
         matches!(
-            wrong,
+            bad,
             Fault::WrongPosition {
                 expected: 3,
                 got: 2,
                 ..
             }
         ),
-        "{wrong}"
+        "{bad}"
     );
-    let wrong = refused(&[5], &[span(SeqId(9), 0, 1, Out::None)]);
-    assert!(matches!(wrong, Fault::NoSuchSequence(SeqId(9))), "{wrong}");
-    let wrong = refused(&[5], &[span(a, 3, 1, Out::None), span(a, 3, 1, Out::None)]);
-    assert!(
-        matches!(wrong, Fault::DuplicateSpan(s) if s == a),
-        "{wrong}"
-    );
-    let wrong = refused(&[5; 17], &[span(b, 0, 17, Out::None)]);
+    let bad = refused(&[5], &[span(SeqId(9), 0, 1, Out::None)]);
+    assert!(matches!(bad, Fault::NoSuchSequence(SeqId(9))), "{bad}");
+    let bad = refused(&[5], &[span(a, 3, 1, Out::None), span(a, 3, 1, Out::None)]);
+    assert!(matches!(bad, Fault::DuplicateSpan(s) if s == a), "{bad}");
+    let bad = refused(&[5; 17], &[span(b, 0, 17, Out::None)]);
     assert!(
         matches!(
-            wrong,
+            bad,
             Fault::Exhausted {
                 wanted: 17,
                 limit: 16,
                 ..
             }
         ),
-        "{wrong}"
+        "{bad}"
     );
-    let wrong = refused(&[5], &[span(b, 0, 2, Out::None)]);
+    let bad = refused(&[5], &[span(b, 0, 2, Out::None)]);
     assert!(
         matches!(
-            wrong,
+            bad,
             Fault::BadRange {
                 start: 0,
                 end: 2,
@@ -345,30 +348,41 @@ fn wrong_calls_are_refused_and_change_nothing() {
                 ..
             }
         ),
-        "{wrong}"
+        "{bad}"
     );
-    let wrong = refused(&[], &[span(b, 0, 0, Out::None)]);
-    assert!(matches!(wrong, Fault::BadRange { .. }), "{wrong}");
+    assert!(matches!(
+        refused(&[], &[span(b, 0, 0, Out::None)]),
+        Fault::BadRange { .. }
+    ));
+    assert_eq!(t.digest(a).unwrap(), before);
+    assert_eq!((t.pos(a), t.pos(b)), (Some(3), Some(0)));
+}
+
+#[test]
+fn a_full_context_and_an_unknown_layer_are_refused() {
+    let (mut t, a, b) = small();
     let mut tapped = span(a, 3, 1, Out::None);
     tapped.tap = Tap {
-        layers: [engine_core::LayerId(6)].into(),
+        layers: [LayerId(6)].into(),
     };
-    assert!(matches!(refused(&[5], &[tapped]), Fault::Unsupported(_)));
+    assert!(matches!(
+        t.submit(&[5], &[tapped]),
+        Err(Fault::Unsupported(_))
+    ));
     feed(&mut t, b, &[7; 16], Out::None);
-    let wrong = t.submit(&[5; 5], &[span(b, 16, 5, Out::None)]).unwrap_err();
+    let bad = t.submit(&[5; 5], &[span(b, 16, 5, Out::None)]).unwrap_err();
     assert!(
         matches!(
-            wrong,
+            bad,
             Fault::ContextFull {
                 wanted: 21,
                 limit: 20,
                 ..
             }
         ),
-        "{wrong}"
+        "{bad}"
     );
-    assert_eq!(t.digest(a).unwrap(), before);
-    assert_eq!((t.pos(a), t.pos(b)), (Some(3), Some(16)));
+    assert_eq!(t.pos(b), Some(16));
 }
 
 #[test]

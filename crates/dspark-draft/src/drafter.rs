@@ -296,10 +296,12 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
         self.tap.clone()
     }
 
+    /// Tokens without features (the part of a prompt that no window reaches) break the context: the
+    /// next features start a new one. Features that skip positions are refused.
+    ///
     /// # Errors
     /// `BadState` if tokens and features disagree, and what the backbone answers: `WrongPosition`
-    /// where rows would be skipped. A caller that has lost rows may `close` and go on with a shorter
-    /// context.
+    /// where rows would be skipped.
     fn observe(
         &mut self,
         seq: SeqId,
@@ -314,14 +316,17 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
             return Ok(());
         }
         let want = tokens.len() * self.model.meta.feature_width();
-        if features.len() != want {
+        if features.is_empty() {
+            self.backbone.truncate(seq, 0);
+        } else if features.len() == want {
+            self.backbone.observe(seq, pos, features)?;
+        } else {
             return Err(Fault::BadState {
                 field: "features",
                 expected: format!("{want} values for {} tokens", tokens.len()),
                 got: features.len().to_string(),
             });
         }
-        self.backbone.observe(seq, pos, features)?;
         self.texts.entry(seq).or_default().take(pos, tokens);
         Ok(())
     }

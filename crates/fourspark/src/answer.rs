@@ -1,6 +1,7 @@
 //! What comes back: events, the outcome, and streams of them.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use engine_core::TokenId;
 use scheduler::{Failure, Handle, Usage};
@@ -90,7 +91,7 @@ impl Outcome {
     }
 }
 
-fn rate(tokens: u32, time: std::time::Duration) -> Option<f64> {
+fn rate(tokens: u32, time: Duration) -> Option<f64> {
     let seconds = time.as_secs_f64();
     (tokens > 0 && seconds > 0.0).then(|| f64::from(tokens) / seconds)
 }
@@ -124,7 +125,28 @@ impl Iterator for AnswerStream {
     }
 }
 
+/// What a bounded wait for an event gave.
+#[derive(Debug)]
+pub enum Next {
+    /// An event.
+    Event(Event),
+    /// Nothing yet.
+    Waiting,
+    /// Nothing, ever again.
+    Ended,
+}
+
 impl AnswerStream {
+    /// The next event, if it comes within `wait`: for callers that have something else to look at.
+    #[must_use]
+    pub fn next_within(&mut self, wait: Duration) -> Next {
+        match self.events.recv_timeout(wait) {
+            Ok(event) => Next::Event(event),
+            Err(RecvTimeoutError::Timeout) => Next::Waiting,
+            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+        }
+    }
+
     /// Asks for the end; events up to [`Event::Finished`] still come.
     pub fn cancel(&self) {
         self.handle.cancel();

@@ -14,6 +14,9 @@ pub enum Error {
     /// The file is sound, but not a model this engine runs.
     #[error(transparent)]
     Model(#[from] ds4_target::LoadError),
+    /// The drafter's file is not a drafter this engine runs, or does not fit the model.
+    #[error(transparent)]
+    Draft(#[from] dspark_draft::error::DraftError),
     /// The file's tokenizer or prompt format is not one this engine knows.
     #[error("{file}: {source}")]
     Text {

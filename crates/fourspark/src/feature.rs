@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use crate::model::ModelInfo;
+
 /// A feature's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
@@ -39,4 +41,44 @@ impl std::fmt::Display for Feature {
         let state = if self.on { "on" } else { "off" };
         write!(f, "{} {state}: {}", self.name, self.reason)
     }
+}
+
+/// The features of an engine over a model.
+pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
+    let thinking = info.generation_remark.clone().unwrap_or_else(|| {
+        format!(
+            "prompt format {}, from general.architecture",
+            info.generation
+        )
+    });
+    let kv_sim = if info.kv_sim {
+        Feature::on(
+            "kv_sim",
+            "the model's own roundings of cached rows, rows packed",
+        )
+    } else {
+        Feature::off("kv_sim", "switched off: cached rows are kept in f32")
+    };
+    vec![
+        Feature::on("cpu", format!("{} threads", info.threads)),
+        Feature::off("cuda", "this build has no CUDA kernels"),
+        Feature::off("hip", "this build has no HIP kernels"),
+        kv_sim,
+        match &info.draft {
+            Some(file) => Feature::on("draft", format!("DSpark, {}", file.display())),
+            None => Feature::off("draft", "no drafter was asked for"),
+        },
+        Feature::off(
+            "prefix_cache",
+            "not built yet: every prompt is computed from its first token",
+        ),
+        Feature::on(
+            "batching",
+            format!("up to {} sequences in a pass", info.sequences),
+        ),
+        Feature::on("thinking", thinking),
+        Feature::on("tools", "DSML calls are parsed as they stream"),
+        Feature::off("response_format", "this build has no constrained decoding"),
+        Feature::off("logprobs", "this build does not report log-probabilities"),
+    ]
 }

@@ -8,11 +8,8 @@
 //! use fourspark::{ChatRequest, Engine, EngineOptions, Event, Generate, Message};
 //!
 //! fn main() -> Result<(), fourspark::Error> {
-//!     let Some(model) = fourspark::shipped_model() else {
-//!         eprintln!("SKIP: no shipped model here");
-//!         return Ok(());
-//!     };
-//!     let engine = Engine::load(model, &EngineOptions::default())?;
+//!     // Or `Engine::load("model.gguf", ..)`.
+//!     let engine = Engine::load_shipped(&EngineOptions::default())?;
 //!     let request = ChatRequest {
 //!         messages: vec![Message::user("What is the capital of France?")],
 //!         generate: Generate {
@@ -37,7 +34,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`engine`] | loading, [`Engine`], what is loaded |
+//! | [`model`] | options, loading, what is loaded |
+//! | [`engine`] | [`Engine`]: prompts in, answers out |
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`answer`] | events, outcomes, streams |
 //! | [`feature`] | what is on, what is off, and why |
@@ -48,18 +46,22 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod drafting;
 pub mod engine;
 pub mod error;
 pub mod feature;
+pub mod model;
 pub mod prompt;
 mod reader;
 pub mod shipped;
 mod vocab;
 
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
-pub use engine::{Engine, EngineOptions, EngineParts, ModelInfo, RoleFormat};
+pub use drafting::Draft;
+pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;
+pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{Failure, Flow, Handle, Limits, Stats, SubmitError, Usage};
 pub use shipped::shipped_model;

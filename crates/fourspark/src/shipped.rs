@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-/// Its place below any of the folders.
-const BELOW: &str = "models/tiny.gguf";
+/// Their places below any of the folders.
+const MODEL: &str = "models/tiny.gguf";
+const DRAFTER: &str = "models/tiny-draft.gguf";
 
 /// The shipped model, if it can be found.
 #[must_use]
@@ -18,6 +19,22 @@ pub fn shipped_model() -> Option<PathBuf> {
 /// Where it could lie, in the order of search.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
+    below(MODEL)
+}
+
+/// The shipped model's drafter, if it can be found.
+#[must_use]
+pub fn shipped_drafter() -> Option<PathBuf> {
+    drafter_candidates().into_iter().find(|path| path.is_file())
+}
+
+/// Where that could lie.
+#[must_use]
+pub fn drafter_candidates() -> Vec<PathBuf> {
+    below(DRAFTER)
+}
+
+fn below(place: &str) -> Vec<PathBuf> {
     let executable = std::env::current_exe().ok();
     let folder = executable.as_deref().and_then(Path::parent);
     let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -25,7 +42,7 @@ pub fn candidates() -> Vec<PathBuf> {
     [folder, folder.and_then(Path::parent), repository]
         .into_iter()
         .flatten()
-        .map(|folder| folder.join(BELOW))
+        .map(|folder| folder.join(place))
         .collect()
 }
 

@@ -21,7 +21,22 @@ pub(crate) struct Vocab {
     pub(crate) remark: Option<String>,
 }
 
+const BOS: &str = "<｜begin▁of▁sentence｜>";
+const EOS: &str = "<｜end▁of▁sentence｜>";
+
 impl Vocab {
+    /// A tokenizer by itself: the markers are found by their text.
+    pub(crate) fn with(tokenizer: Tokenizer, generation: Generation) -> Result<Self, Error> {
+        Ok(Self {
+            format: PromptFormat::new(&tokenizer, generation)?,
+            stop_tokens: tokenizer.special(EOS).into_iter().collect(),
+            bos: tokenizer.special(BOS),
+            tokenizer: Arc::new(tokenizer),
+            remark: None,
+        })
+    }
+
+    /// The vocabulary of a file.
     pub(crate) fn of(metadata: &Metadata) -> Result<Self, Error> {
         let file = metadata.file().display().to_string();
         let wrong = |source| Error::Text {
@@ -59,12 +74,12 @@ impl Vocab {
         for key in ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"] {
             stop_tokens.extend(id(key)?);
         }
-        stop_tokens.extend(tokenizer.special("<｜end▁of▁sentence｜>"));
+        stop_tokens.extend(tokenizer.special(EOS));
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
         let bos = id("tokenizer.ggml.bos_token_id")?;
         Ok(Self {
-            bos: bos.or_else(|| tokenizer.special("<｜begin▁of▁sentence｜>")),
+            bos: bos.or_else(|| tokenizer.special(BOS)),
             tokenizer: Arc::new(tokenizer),
             format,
             stop_tokens: stop_tokens.into(),

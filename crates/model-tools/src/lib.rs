@@ -9,6 +9,7 @@ mod error;
 pub mod eval;
 pub mod importance;
 pub mod inspect;
+pub mod pair;
 pub mod plan;
 mod progress;
 pub mod quantize;

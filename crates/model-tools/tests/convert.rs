@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Blob, Kind, Naming, Row, Storage, Tensors, expected};
 use ds4_target::{Ds4Meta, GgufSource, Model};
+use dspark_draft::weights::DraftModel;
 use fpx_quant::{Format, decode_row};
 use gguf::Gguf;
 use model_tools::convert::{self, DraftSource, Options, Vocabulary};
@@ -228,6 +229,22 @@ fn the_same_folder_gives_the_same_bytes() {
     assert!(seen[0] == seen[1]);
 }
 
+#[test]
+fn official_experts_become_mxfp4_without_loss() {
+    let rows = common::target_rows();
+    let dir = Dir::new();
+    let tensors = common::tensors(&rows, Naming::Official, Storage::Official);
+    common::write_folder(dir.path(), &common::config(), &tensors);
+    let options = Options::new(Recipe::parse("*=F32,experts=MXFP4").unwrap());
+    let report = convert::target(dir.path(), &dir.out(), &options, &mut ()).unwrap();
+    let mut seen = 0;
+    for t in report.tensors.iter().filter(|t| t.role.is_experts()) {
+        assert_eq!((t.format, t.nmse), (Format::Mxfp4, 0.0), "{}", t.name);
+        seen += 1;
+    }
+    assert_eq!(seen, 9);
+}
+
 fn drafter(source: &DraftSource, out: &Path) -> Result<Gguf, ToolError> {
     let options = Options::new(Recipe::parse("*=F32").unwrap());
     convert::drafter(source, out, &options, &mut ())?;
@@ -274,6 +291,8 @@ fn drafters_come_from_their_own_file_or_from_an_official_folder() {
         .unwrap();
     assert_eq!(capture, [1, 2]);
     assert!(m.find_str_array("tokenizer.ggml.tokens").unwrap().is_none());
+    let loaded = DraftModel::load(&GgufSource::new(file.clone())).unwrap();
+    assert_eq!((loaded.meta.block, loaded.meta.mask), (5, 10));
     for row in &rows {
         for (i, got) in values(&file, &row.0).into_iter().enumerate() {
             assert_eq!(got, expected(row, Storage::BF16, i), "{}[{i}]", row.0);

@@ -9,6 +9,13 @@
 //! propose, verify, accept, commit; without a drafter nothing is proposed and the verified span is
 //! one token wide, which is plain decoding.
 //!
+//! Not here yet: reuse of prefixes. It has its place at the two ends of a sequence's life. Where one
+//! is opened (`Core::admit`), the longest remembered prefix that is shorter than the prompt would be
+//! loaded instead (`Target::load` of saved rows, or `Target::fork` of a sequence kept open), and
+//! prefill would begin behind it; where one ends (`Core::retire`), its committed tokens and rows
+//! would be remembered (`Target::save`). By the contract a restored sequence continues with the bits
+//! of a computed one, so that nothing else has to know; [`Usage::cached_tokens`] reports it.
+//!
 //! | here | elsewhere called |
 //! | --- | --- |
 //! | [`Request`] | sequence group, task |

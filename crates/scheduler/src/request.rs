@@ -95,7 +95,7 @@ pub enum Flow {
     Cancel,
 }
 
-/// Takes a request's events, on the engine's thread: it must not block. Its answer to a token is
+/// Takes a request's events, one at a time, as a rule on the engine's thread: it must not block. Its answer to a token is
 /// followed before the next token is drawn, so that a stop string costs no extra token.
 pub type Sink = Box<dyn FnMut(Event) -> Flow + Send>;
 

@@ -75,9 +75,13 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Cancels the request. Its sink still receives the end.
+    /// Cancels the request. Its sink still receives the end: at once, on this thread, while the
+    /// request waits for a slot, else when the pass in progress is over.
     pub fn cancel(&self) {
         self.cancel.store(true, Ordering::Release);
+        let mut left = Vec::new();
+        take_cancelled(&mut lock(&self.shared.queue).jobs, &mut left);
+        self.shared.end_cancelled(left);
         self.shared.wake.notify_all();
     }
 

@@ -1,8 +1,8 @@
 //! Cases of `a8_quantise`.
 
-use super::{Depth, Noise, Outcome, Runner, compare_bytes, f32_bytes, i8_bytes, reference};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, f32_bytes, reference};
 use crate::KernelError;
-use crate::launch::a8::{self, META_BYTES};
+use crate::launch::a8;
 
 /// Blocks that test the rule's corners, overwritten at the start of a row of at least 10 blocks.
 pub fn plant_corners(row: &mut [f32]) {
@@ -50,26 +50,21 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         if k >= 320 {
             plant_corners(&mut x[(rows - 1) * k..]);
         }
-        let (mut q, mut d) = (vec![0i8; rows * k], vec![0f32; rows * k / 32]);
-        reference::quantise(&x, &mut q, &mut d);
+        let want = reference::Activations::new(&x, rows, k);
         let buffers = [
             runner.load(&f32_bytes(&x), 0)?,
-            runner.poisoned(q.len())?,
-            runner.poisoned(d.len() * META_BYTES)?,
+            runner.poisoned(want.q.len())?,
+            runner.poisoned(want.meta.len())?,
         ];
         runner.launch(&a8::quantise(rows, k)?, &buffers)?;
         let name = format!("a8_quantise {rows}x{k}");
-        outcomes.push(compare_bytes(
-            format!("{name} q"),
-            &i8_bytes(&q),
-            &runner.read(buffers[1])?,
-        ));
+        let (q, meta) = (runner.read(buffers[1])?, runner.read(buffers[2])?);
+        outcomes.push(compare_bytes(format!("{name} q"), &want.q, &q));
         // The NaN of a NaN block is stated, so these are bytes, not floats.
-        let meta = reference::meta(&q, &d);
         outcomes.push(compare_bytes(
             format!("{name} d and sums"),
+            &want.meta,
             &meta,
-            &runner.read(buffers[2])?,
         ));
         runner.reset();
     }

@@ -1,10 +1,12 @@
 //! Cases of the FP4_FAST kernels: repack, 4-way dots, matrix units, tiles; all against one
 //! reference.
 
-use super::reference::{self, Fp4fMatrix};
-use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, i8_bytes, to_f32};
+use fpx_quant::Format;
+
+use super::reference::{self, Activations};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, to_f32};
 use crate::KernelError;
-use crate::launch::fp4f::{self, BLOCK_BYTES, Tile32};
+use crate::launch::fp4f::{self, BLOCK_BYTES, Gemv, Tile32};
 
 /// One matrix and the numbers of activation rows to multiply it with.
 #[derive(Clone, Copy, Debug)]
@@ -141,9 +143,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             &packed(&w, &raw),
             &got,
         ));
-        let matrix = Fp4fMatrix::new(&raw, w.blocks());
         for cols in case.cols {
-            outcomes.extend(products(runner, &w, &matrix, weights, *cols, seed)?);
+            outcomes.extend(products(runner, &w, &raw, weights, *cols, seed)?);
         }
         runner.reset();
     }
@@ -154,23 +155,20 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
 fn products<R: Runner>(
     runner: &mut R,
     w: &Tile32,
-    matrix: &Fp4fMatrix,
+    raw: &[u8],
     weights: R::Buffer,
     cols: usize,
     seed: u64,
 ) -> Result<Vec<Outcome>, KernelError> {
     let x = activations(cols, w.k(), seed + cols as u64);
-    let (mut q, mut d) = (vec![0i8; x.len()], vec![0f32; cols * w.blocks()]);
-    reference::quantise(&x, &mut q, &mut d);
-    let want = expected(w, matrix, &q, &d, cols);
-    let inputs = [
-        weights,
-        runner.load(&i8_bytes(&q), 0)?,
-        runner.load(&reference::meta(&q, &d), 0)?,
-    ];
+    let x = Activations::new(&x, cols, w.k());
+    let want = reference::product(Format::Fp4Fast, w.rows(), w.k(), raw, &x)?;
+    let inputs = [weights, runner.load(&x.q, 0)?, runner.load(&x.meta, 0)?];
     let mut calls = Vec::new();
-    if cols <= 8 {
-        calls.push(fp4f::gemv(w, cols)?);
+    if cols <= 9 {
+        for spread in Gemv::ALL {
+            calls.push(fp4f::gemv(w, cols, *spread)?);
+        }
     }
     if cols <= runner.width() {
         calls.push(fp4f::mma(w, cols, runner.width())?);
@@ -186,30 +184,4 @@ fn products<R: Runner>(
         outcomes.push(compare_f32(name, &want, &to_f32(&runner.read(y)?)));
     }
     Ok(outcomes)
-}
-
-/// The reference's y `[cols][rows]`, computed on every core.
-#[must_use]
-pub fn expected(w: &Tile32, matrix: &Fp4fMatrix, q: &[i8], d: &[f32], cols: usize) -> Vec<f32> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut y = vec![0f32; cols * w.rows()];
-    let share = y.len().div_ceil(threads);
-    std::thread::scope(|scope| {
-        for (index, part) in y.chunks_mut(share).enumerate() {
-            scope.spawn(move || {
-                for (i, out) in part.iter_mut().enumerate() {
-                    let (c, row) = (
-                        (index * share + i) / w.rows(),
-                        (index * share + i) % w.rows(),
-                    );
-                    let (q, d) = (
-                        &q[c * w.k()..(c + 1) * w.k()],
-                        &d[c * w.blocks()..(c + 1) * w.blocks()],
-                    );
-                    *out = matrix.dot(row, q, d);
-                }
-            });
-        }
-    });
-    y
 }

@@ -31,6 +31,7 @@ pub fn reference(f: Function, first: u32, run: u32) -> u64 {
         Function::Softplus => sum_of(math::softplus, first, run),
         Function::SqrtSoftplus => sum_of(math::sqrt_softplus, first, run),
         Function::Rsqrt => sum_of(math::rsqrt, first, run),
+        Function::Ln => sum_of(math::ln, first, run),
     }
 }
 

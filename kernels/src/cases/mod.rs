@@ -4,7 +4,9 @@
 //! Must not know: which runtime executes.
 
 pub mod a8;
+pub mod attend;
 mod compare;
+pub mod dense;
 pub mod fp4f;
 pub mod math;
 mod noise;
@@ -76,6 +78,8 @@ pub fn all<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     let mut outcomes = a8::run(runner, depth)?;
     outcomes.extend(fp4f::run(runner, depth)?);
     outcomes.extend(norm::run(runner, depth)?);
+    outcomes.extend(dense::run(runner, depth)?);
+    outcomes.extend(attend::run(runner, depth)?);
     outcomes.extend(math::run(runner, depth)?);
     Ok(outcomes)
 }
@@ -84,12 +88,6 @@ pub fn all<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
 #[must_use]
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-/// Bytes of i8 values.
-#[must_use]
-pub fn i8_bytes(values: &[i8]) -> Vec<u8> {
-    values.iter().map(|v| v.cast_unsigned()).collect()
 }
 
 /// f32 values of little-endian bytes; a rest of less than four is dropped.

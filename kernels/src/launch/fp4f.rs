@@ -98,35 +98,29 @@ impl Tile32 {
 /// The tiled product's variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gemm {
-    /// 128 x 128, row totals in registers.
+    /// 128 x 128.
     A,
-    /// 128 x 128, row totals in shared memory (more than AMD has).
-    B,
-    /// 128 x 64, row totals in registers, two blocks a processor.
+    /// 128 x 64, two blocks a processor.
     D,
     /// As A in one running sum: other bits, measurements only.
     FreeA,
-    /// As `FreeA`, two blocks a processor.
-    FreeB,
     /// As D in one running sum.
     FreeD,
 }
 
 impl Gemm {
     /// The variants that follow the contract: the same bits.
-    pub const EQUAL: &[Self] = &[Self::A, Self::B, Self::D];
+    pub const EQUAL: &[Self] = &[Self::A, Self::D];
     /// Those that do not.
-    pub const FREE: &[Self] = &[Self::FreeA, Self::FreeB, Self::FreeD];
+    pub const FREE: &[Self] = &[Self::FreeA, Self::FreeD];
 
-    /// Kernel, rows and columns of a block, bytes of dynamic shared memory.
-    fn parts(self) -> (&'static str, usize, usize, u32) {
+    /// Kernel, rows and columns of a block.
+    fn parts(self) -> (&'static str, usize, usize) {
         match self {
-            Self::A => ("fp4f_gemm_a", 128, 128, 0),
-            Self::B => ("fp4f_gemm_b", 128, 128, 102_656),
-            Self::D => ("fp4f_gemm_d", 128, 64, 0),
-            Self::FreeA => ("fp4f_gemm_free_a", 128, 128, 0),
-            Self::FreeB => ("fp4f_gemm_free_b", 128, 128, 0),
-            Self::FreeD => ("fp4f_gemm_free_d", 128, 64, 0),
+            Self::A => ("fp4f_gemm_a", 128, 128),
+            Self::D => ("fp4f_gemm_d", 128, 64),
+            Self::FreeA => ("fp4f_gemm_free_a", 128, 128),
+            Self::FreeD => ("fp4f_gemm_free_d", 128, 64),
         }
     }
 }
@@ -160,26 +154,64 @@ fn product(call: Call, w: &Tile32, cols: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(name, "columns", cols)?)))
 }
 
-/// The product with 1 to 8 activation rows on 4-way dots. Buffers: see [`gemm`].
+/// How the 4-way-dot product spreads over a device. The same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gemv {
+    /// Half a segment of 16 rows a warp: for few rows.
+    Fine,
+    /// A segment of 32 rows a warp: for many rows.
+    Wide,
+}
+
+impl Gemv {
+    /// Both.
+    pub const ALL: &[Self] = &[Self::Fine, Self::Wide];
+
+    /// The faster one on a device of so many processors: wide from one and a half blocks each
+    /// (measured on 132: benches/records/2026-11-29-m0-h200.md).
+    #[must_use]
+    pub fn choose(w: &Tile32, processors: usize) -> Self {
+        let blocks = w
+            .tiles()
+            .div_ceil(8 / w.segments().next_power_of_two().min(8));
+        if blocks * 2 >= processors * 3 {
+            Self::Wide
+        } else {
+            Self::Fine
+        }
+    }
+}
+
+/// The product with any number of activation rows on 4-way dots; meant for one or two. Buffers: see
+/// [`gemm`].
 ///
 /// # Errors
-/// `Shape`: no or more than 8 columns.
-pub fn gemv(w: &Tile32, cols: usize) -> Result<Call, KernelError> {
-    // Threads and segments of a block as in `Fp4fGemvShape`.
-    let (name, threads, segments) = match cols {
-        1 => ("fp4f_gemv_1", 512, 8),
-        2 => ("fp4f_gemv_2", 256, 4),
-        3..=4 => ("fp4f_gemv_4", 256, 4),
-        _ => ("fp4f_gemv_8", 256, 2),
+/// `Shape`: no columns, or more than the grid's 65535 pairs.
+pub fn gemv(w: &Tile32, cols: usize, spread: Gemv) -> Result<Call, KernelError> {
+    let (name, threads, rows) = match (spread, cols) {
+        (Gemv::Fine, 0..=1) => ("fp4f_gemv_1", 512, 16),
+        (Gemv::Fine, _) => ("fp4f_gemv_2", 512, 16),
+        (Gemv::Wide, 0..=1) => ("fp4f_gemv_wide_1", 256, 32),
+        (Gemv::Wide, _) => ("fp4f_gemv_wide_2", 256, 32),
     };
-    require(name, "columns", "1 to 8", cols, (1..=8).contains(&cols))?;
-    let tiles_a_block = (segments / w.segments()).max(1);
-    let grid = [
-        grid_x(name, w.tiles().div_ceil(tiles_a_block) as u64)?,
-        1,
-        1,
-    ];
+    let pairs = cols.div_ceil(2);
+    require(
+        name,
+        "columns",
+        "1 to 131070",
+        cols,
+        pairs > 0 && pairs <= 65_535,
+    )?;
+    let mut grid = rows_grid(name, w, rows)?;
+    grid[1] = pairs as u32;
     product(Call::new("fp4f.cu", name, grid, threads), w, cols)
+}
+
+/// Blocks that hold `rows` rows, or as many times that as have 8 segments together.
+fn rows_grid(name: &'static str, w: &Tile32, rows: usize) -> Result<[u32; 3], KernelError> {
+    let a_block = 8 / w.segments().next_power_of_two().min(8);
+    let units = w.tiles() * (TILE_ROWS / rows);
+    Ok([grid_x(name, units.div_ceil(a_block) as u64)?, 1, 1])
 }
 
 /// The product with up to `width` activation rows (8 on NVIDIA, 16 on AMD) on matrix units.
@@ -215,13 +247,31 @@ pub fn mma(w: &Tile32, cols: usize, width: usize) -> Result<Call, KernelError> {
     product(call, w, cols)
 }
 
+/// The fastest product of 1 to `width` activation rows on a device of so many processors: 4-way dots
+/// for one row, and for two if they can spread wide; else matrix units. Buffers: see [`gemm`].
+///
+/// # Errors
+/// Those of [`gemv`] and [`mma`].
+pub fn narrow(
+    w: &Tile32,
+    cols: usize,
+    width: usize,
+    processors: usize,
+) -> Result<Call, KernelError> {
+    match Gemv::choose(w, processors) {
+        Gemv::Wide if cols <= 2 => gemv(w, cols, Gemv::Wide),
+        Gemv::Fine if cols <= 1 => gemv(w, cols, Gemv::Fine),
+        _ => mma(w, cols, width),
+    }
+}
+
 /// The product with any number of activation rows. Buffers: packed, q `[cols][k]` i8,
 /// d `[cols][k / 32]` f32, y `[cols][rows]` f32.
 ///
 /// # Errors
 /// `Shape`: no columns, or more than the grid's 65535 rows of tiles.
 pub fn gemm(w: &Tile32, cols: usize, variant: Gemm) -> Result<Call, KernelError> {
-    let (name, tile_rows, tile_cols, shared) = variant.parts();
+    let (name, tile_rows, tile_cols) = variant.parts();
     let down = cols.div_ceil(tile_cols);
     require(
         name,
@@ -236,7 +286,58 @@ pub fn gemm(w: &Tile32, cols: usize, variant: Gemm) -> Result<Call, KernelError>
         1,
     ];
     let mut call = Call::new("fp4f_mma.cu", name, grid, 256);
-    call.shared = shared;
     call.matrix = true;
     product(call, w, cols)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn geometry_of_the_packed_order() {
+        let w = Tile32::new(33, 544).unwrap();
+        assert_eq!(
+            (w.tiles(), w.blocks(), w.groups(), w.segments()),
+            (2, 17, 5, 2)
+        );
+        assert_eq!(w.raw_bytes(), 33 * 17 * 17);
+        assert_eq!(w.code_bytes(), 2 * 5 * 2048);
+        assert_eq!(w.packed_bytes(), 2 * 5 * 2048 + 2 * 2 * 512);
+        let exact = Tile32::new(4096, 4096).unwrap();
+        assert_eq!(
+            exact.packed_bytes(),
+            exact.raw_bytes(),
+            "no padding where none is needed"
+        );
+    }
+
+    #[test]
+    fn shapes_the_kernels_do_not_take_are_refused() {
+        for (rows, k) in [(1, 0), (1, 33), (0, 32), (1 << 31, 32), (usize::MAX, 32)] {
+            assert!(Tile32::new(rows, k).is_err(), "{rows} x {k}");
+        }
+        let w = Tile32::new(64, 64).unwrap();
+        assert!(
+            gemv(&w, 0, Gemv::Fine).is_err() && mma(&w, 9, 8).is_err() && mma(&w, 0, 8).is_err()
+        );
+        assert!(gemm(&w, 0, Gemm::A).is_err() && gemm(&w, 1 << 24, Gemm::D).is_err());
+        let long = Tile32::new(32, 33 * 512).unwrap();
+        assert!(mma(&long, 1, 8).is_err() && gemv(&long, 1, Gemv::Wide).is_ok());
+    }
+
+    #[test]
+    fn the_choice_follows_the_measurements() {
+        let name = |rows, k, cols| {
+            narrow(&Tile32::new(rows, k).unwrap(), cols, 8, 132)
+                .unwrap()
+                .kernel
+        };
+        assert_eq!(name(4096, 4096, 1), "fp4f_gemv_1");
+        assert_eq!(name(4096, 4096, 2), "fp4f_mma_n");
+        assert_eq!(name(4096, 8192, 1), "fp4f_gemv_1");
+        assert_eq!(name(32_768, 1024, 2), "fp4f_gemv_wide_2");
+        assert_eq!(name(129_280, 4096, 1), "fp4f_gemv_wide_1");
+        assert_eq!(name(129_280, 4096, 3), "fp4f_mma_n");
+    }
 }

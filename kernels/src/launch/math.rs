@@ -16,6 +16,7 @@ pub enum Function {
     Softplus,
     SqrtSoftplus,
     Rsqrt,
+    Ln,
 }
 
 impl Function {
@@ -28,6 +29,7 @@ impl Function {
         Self::Softplus,
         Self::SqrtSoftplus,
         Self::Rsqrt,
+        Self::Ln,
     ];
 }
 

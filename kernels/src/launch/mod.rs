@@ -4,7 +4,9 @@
 //! Must not know: drivers, addresses, streams.
 
 pub mod a8;
+pub mod attend;
 pub mod bench;
+pub mod dense;
 pub mod fp4f;
 pub mod math;
 pub mod norm;

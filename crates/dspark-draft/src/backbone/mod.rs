@@ -4,6 +4,8 @@
 //! weights nor a sampler. Features are projected once, when they are committed; a block reads the
 //! finished rows (spec/dspark.md 1.2 to 1.6). Must not know: tokens' text, plans, acceptance.
 
+mod blocks;
+mod observe;
 mod rings;
 mod save;
 
@@ -12,13 +14,14 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ds4_kernels::cpu::{KV_BLOCK, rms_norm, rms_unit};
-use ds4_target::blocks::{BlockRunner, Group};
+use ds4_kernels::cpu::KV_BLOCK;
+use ds4_target::blocks::BlockRunner;
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
+pub use self::observe::Observation;
 use self::rings::{Rings, Shape};
 use self::save::Stamp;
 use crate::error::DraftError;
@@ -47,22 +50,8 @@ impl Default for Options {
     }
 }
 
-/// New rows of one sequence: its features `[n, captured layers, n_embd]` for positions `pos..`.
-#[derive(Clone, Copy, Debug)]
-pub struct Observation<'a> {
-    /// The sequence.
-    pub seq: SeqId,
-    /// Position of the first row.
-    pub pos: Pos,
-    /// The rows.
-    pub features: &'a [f32],
-}
-
 /// Answers that nobody has taken; older ones are dropped.
 const ANSWERS_MAX: usize = 64;
-
-/// Feature rows projected at once: bounds the buffers of a long prompt.
-const PROJECT_ROWS: usize = 256;
 
 /// A backbone on the CPU of this process.
 #[derive(Debug)]
@@ -167,61 +156,6 @@ impl LocalBackbone {
         rings.for_each(Rings::poison_stale);
     }
 
-    /// [`Backbone::observe`] for many sequences with one pass over the weights. Refused as a whole:
-    /// a fault changes nothing.
-    ///
-    /// # Errors
-    /// As [`Backbone::observe`]; `DuplicateSpan` if a sequence is named twice, `Exhausted`.
-    pub fn observe_many(&mut self, list: &[Observation<'_>]) -> Result<(), Fault> {
-        let mut counts = Vec::with_capacity(list.len());
-        for (i, o) in list.iter().enumerate() {
-            if list[..i].iter().any(|other| other.seq == o.seq) {
-                return Err(Fault::DuplicateSpan(o.seq));
-            }
-            counts.push(self.check(o)?);
-        }
-        for (o, n) in list.iter().zip(&counts) {
-            if *n > 0 && self.open(o.seq).is_empty() {
-                self.open(o.seq).begin(o.pos);
-            }
-        }
-        self.project(list, &counts);
-        for (o, n) in list.iter().zip(&counts) {
-            if *n > 0 {
-                self.open(o.seq).advance(o.pos + *n as Pos);
-            }
-        }
-        Ok(())
-    }
-
-    /// How many rows an observation has, if it may be taken.
-    fn check(&self, o: &Observation<'_>) -> Result<usize, Fault> {
-        let width = self.model.meta.feature_width();
-        let n = o.features.len() / width;
-        if o.features.len() != n * width {
-            return Err(Fault::BadState {
-                field: "features",
-                expected: format!("rows of {width}"),
-                got: format!("{} values", o.features.len()),
-            });
-        }
-        let slot = self.slot(o.seq)?;
-        let wanted = u64::from(o.pos) + n as u64;
-        let limit = u64::from(Pos::MAX);
-        if wanted > limit {
-            let seq = o.seq;
-            return Err(Fault::ContextFull { seq, wanted, limit });
-        }
-        match slot {
-            Some(r) if n > 0 && !r.is_empty() && r.end() != o.pos => Err(Fault::WrongPosition {
-                seq: o.seq,
-                expected: r.end(),
-                got: o.pos,
-            }),
-            _ => Ok(n),
-        }
-    }
-
     /// A sequence's rings, `None` if it has none yet.
     fn slot(&self, seq: SeqId) -> Result<Option<&Rings>, Fault> {
         let limit = self.options.n_seq_max as u64;
@@ -245,173 +179,9 @@ impl LocalBackbone {
         })
     }
 
-    /// Projects the rows of a call that a ring will still hold at its end.
-    fn project(&mut self, list: &[Observation<'_>], counts: &[usize]) {
-        self.scratch.clear();
-        let width = self.model.meta.feature_width();
-        for (owner, (o, n)) in list.iter().zip(counts).enumerate() {
-            let mut skip = n.saturating_sub(self.shape.ring);
-            if mutant(215) {
-                skip = n.saturating_sub(1);
-            }
-            for (i, row) in o.features.chunks_exact(width).enumerate().skip(skip) {
-                self.scratch.features.extend_from_slice(row);
-                self.scratch.owner.push(owner);
-                self.scratch.pos.push(o.pos + i as Pos);
-                if self.scratch.pos.len() == PROJECT_ROWS {
-                    self.project_rows(list);
-                }
-            }
-        }
-        self.project_rows(list);
-    }
-
-    /// Projects the rows gathered in the scratch into their rings and empties it.
-    fn project_rows(&mut self, list: &[Observation<'_>]) {
-        let Self {
-            model,
-            runner,
-            scratch: s,
-            seqs,
-            ..
-        } = self;
-        let (w, m) = (&model.backbone, &model.meta.stage);
-        let (n, d, hd) = (s.pos.len(), m.n_embd, m.head_dim);
-        if n == 0 {
-            return;
-        }
-        // Features are about a thousand; a norm follows the projection, so only eps sees the scale.
-        if !mutant(207) {
-            for row in s.features.chunks_exact_mut(model.meta.feature_width()) {
-                rms_unit(row, m.rms_eps);
-            }
-        }
-        s.raw.resize(n * d, 0.0);
-        s.context.resize(n * d, 0.0);
-        runner.product(&w.fc, &s.features, &mut s.raw);
-        for (row, out) in s.raw.chunks_exact(d).zip(s.context.chunks_exact_mut(d)) {
-            rms_norm(row, &w.hidden_norm, m.rms_eps, out);
-        }
-        s.keys.resize(n * hd, 0.0);
-        for (stage, block) in w.stages.iter().enumerate() {
-            if mutant(213) {
-                for (raw, out) in s.raw.chunks_exact_mut(d).zip(s.context.chunks_exact(d)) {
-                    rms_norm(out, &block.attn.norm, m.rms_eps, raw);
-                }
-                runner.key_rows(&block.attn, &s.raw, &s.pos, &mut s.keys);
-            } else {
-                runner.key_rows(&block.attn, &s.context, &s.pos, &mut s.keys);
-            }
-            for ((owner, pos), key) in s.owner.iter().zip(&s.pos).zip(s.keys.chunks_exact(hd)) {
-                if let Some(rings) = seqs[list[*owner].seq.index()].as_mut() {
-                    rings.row_mut(stage, *pos).copy_from_slice(key);
-                }
-            }
-        }
-        s.clear();
-    }
-
-    /// Which asks have context to draft from. Others get no rows: a block that sees only itself has
-    /// nothing to say.
-    fn drafting(&self, asks: &[Ask]) -> Result<Vec<usize>, Fault> {
-        let mut live = Vec::with_capacity(asks.len());
-        for (i, ask) in asks.iter().enumerate() {
-            let Some(rings) = self.slot(ask.seq)?.filter(|r| !r.is_empty()) else {
-                continue;
-            };
-            let (seq, expected, got) = (ask.seq, rings.end(), ask.pos);
-            if expected != got {
-                return Err(Fault::WrongPosition { seq, expected, got });
-            }
-            let (wanted, limit) = (u64::from(got) + self.block() as u64, u64::from(Pos::MAX));
-            if wanted > limit {
-                return Err(Fault::ContextFull { seq, wanted, limit });
-            }
-            if ask.depth > 0 {
-                live.push(i);
-            }
-        }
-        Ok(live)
-    }
-
     fn block(&self) -> usize {
         self.model.meta.block
     }
-
-    /// Runs the blocks of the asks `live` and leaves their rows in the scratch.
-    fn run_blocks(&mut self, asks: &[Ask], live: &[usize], block: &[f32]) {
-        let (b, d, hd) = (self.block(), self.model.meta.stage.n_embd, self.shape.width);
-        let Self {
-            model,
-            runner,
-            scratch: s,
-            seqs,
-            shape,
-            ..
-        } = self;
-        s.clear();
-        s.rows.clear();
-        for i in live {
-            s.rows.extend_from_slice(&block[i * b * d..(i + 1) * b * d]);
-            let first = if mutant(202) {
-                asks[*i].pos - 1
-            } else {
-                asks[*i].pos
-            };
-            s.pos.extend((first..).take(b));
-        }
-        runner.begin(&s.rows, &s.pos);
-        for (stage, weights) in model.backbone.stages.iter().enumerate() {
-            s.keys.clear();
-            let mut ends = Vec::with_capacity(live.len());
-            for i in live {
-                if let Some(rings) = seqs[asks[*i].seq.index()].as_ref() {
-                    for pos in seen(rings, shape) {
-                        s.keys.extend_from_slice(rings.row(stage, pos));
-                    }
-                }
-                ends.push(s.keys.len() / hd);
-            }
-            runner.block(weights, &groups(&s.keys, &ends, b, hd));
-        }
-        let n = live.len() * b;
-        s.pre_norm.resize(n * d, 0.0);
-        s.normed.resize(n * d, 0.0);
-        let w = &model.backbone;
-        runner.head(&w.hc_head, &w.output_norm, &mut s.pre_norm, &mut s.normed);
-    }
-}
-
-/// Positions whose rows a block sees.
-fn seen(rings: &Rings, shape: &Shape) -> std::ops::Range<Pos> {
-    let live = rings.live();
-    if mutant(211) && live.len() == shape.window {
-        return live.start + 1..live.end;
-    }
-    if mutant(212) && live.start > rings.low() {
-        return live.start - 1..live.end;
-    }
-    live
-}
-
-/// One group a block: its context rows end at `ends[block]`.
-fn groups<'a>(keys: &'a [f32], ends: &[usize], b: usize, hd: usize) -> Vec<Group<'a>> {
-    let mut from = 0;
-    let mut groups = Vec::with_capacity(ends.len());
-    for (i, end) in ends.iter().enumerate() {
-        let context = &keys[from * hd..end * hd];
-        from = *end;
-        if mutant(210) {
-            groups.extend((i * b..(i + 1) * b).map(|row| Group {
-                rows: row..row + 1,
-                context,
-            }));
-        } else {
-            let rows = i * b..(i + 1) * b;
-            groups.push(Group { rows, context });
-        }
-    }
-    groups
 }
 
 impl Scratch {

@@ -9,7 +9,7 @@ use engine_core::seams::Backbone;
 use engine_core::{Fault, SeqId};
 use testkit::rng::Rng;
 
-use crate::support::{Memory, ask, bits, observe, run, toy};
+use crate::support::{Memory, ask, backbone_of, bits, observe, quantised, run, toy};
 
 /// Features of positions `from..to`, repeated beyond the run.
 fn rows(from: usize, to: usize) -> Vec<f32> {
@@ -207,8 +207,14 @@ fn a_closed_sequence_leaves_nothing() {
 /// Many sequences in one batch, each as alone; depths cut the answer and not the block.
 #[test]
 fn a_batch_gives_the_rows_of_each_alone() {
+    for model in [Arc::clone(&toy().draft_model), quantised()] {
+        compare_batch_with_each_alone(&model);
+    }
+}
+
+fn compare_batch_with_each_alone(model: &Arc<DraftModel>) {
     let t = toy();
-    let mut b = t.backbone();
+    let mut b = backbone_of(model);
     let places = [3usize, 16, 40, 250, 1, 90];
     for (seq, pos) in places.iter().enumerate() {
         observe(&mut b, seq as u32, 0, &rows(0, *pos));
@@ -242,6 +248,25 @@ fn a_batch_gives_the_rows_of_each_alone() {
         at += n;
     }
     assert_eq!(got.normed.len(), at * d);
+}
+
+/// How work is divided among threads is invisible.
+#[test]
+fn threads_do_not_matter() {
+    for model in [Arc::clone(&toy().draft_model), quantised()] {
+        let drafted = |threads: usize| {
+            let pool = Arc::new(Pool::new(threads));
+            let mut b = LocalBackbone::new(Arc::clone(&model), pool, Options::default()).unwrap();
+            observe(&mut b, 0, 0, &rows(0, 40));
+            (
+                digest(&b, 0),
+                bits(&run(&mut b, 0, 40, &toy().block(7)).normed),
+            )
+        };
+        let one = drafted(1);
+        assert_eq!(drafted(2), one);
+        assert_eq!(drafted(5), one);
+    }
 }
 
 #[test]
@@ -380,7 +405,7 @@ fn rows_of_another_model_are_refused() {
     let other = Arc::new(DraftModel::load(&other).unwrap());
     let mut b = t.backbone();
     observe(&mut b, 0, 0, &rows(0, 5));
-    let mut c = crate::support::backbone_of(&other);
+    let mut c = backbone_of(&other);
     let e = c.load(SeqId(0), &mut saved(&b, 0).as_slice()).unwrap_err();
     assert!(e.to_string().contains("draft fingerprint"), "{e}");
 }

@@ -142,7 +142,8 @@ fn a_missing_key_is_an_error_and_not_a_default() {
 
 #[test]
 fn values_outside_their_range_are_refused_with_both() {
-    let cases: [(&str, i64, &str); 19] = [
+    let cases: [(&str, i64, &str); 20] = [
+        ("attention.sliding_window", 9000, "1..=8192"),
         ("block_count", 0, "1..=64"),
         ("block_count", 65, "1..=64"),
         ("embedding_length", 40_000, "32768"),

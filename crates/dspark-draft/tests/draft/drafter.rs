@@ -338,6 +338,26 @@ fn calls_that_do_not_fit_are_refused() {
     ));
 }
 
+/// Of a long prompt only the end has features; what comes before is text. Text in the middle breaks the
+/// context, and no block ever sees across the gap.
+#[test]
+fn tokens_without_features_start_a_new_context() {
+    let t = toy();
+    let target = t.cpu_target();
+    let mut d = t.drafter(&target);
+    let id = SeqId(1);
+    d.observe(id, 0, &t.tokens[..20], &[]).unwrap();
+    assert_eq!(d.backbone().context(id), None);
+    d.observe(id, 20, &t.tokens[20..25], t.rows(20..25))
+        .unwrap();
+    assert_eq!(d.backbone().context(id), Some(20..25));
+    d.observe(id, 25, &t.tokens[25..27], &[]).unwrap();
+    assert_eq!(d.backbone().context(id), None);
+    d.observe(id, 27, &t.tokens[27..30], t.rows(27..30))
+        .unwrap();
+    assert_eq!(d.backbone().context(id), Some(27..30));
+}
+
 /// Through the seam: rejected rows taken back, the sequence closed.
 #[test]
 fn the_seam_passes_everything_on() {

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use dspark_draft::heads::Heads;
-use dspark_draft::weights::DraftModel;
 use engine_core::seams::{Drafter, Target};
 use engine_core::{SamplePlan, SeqId};
-use fpx_quant::Format;
 use testkit::compare::{max_abs, nmse};
 use testkit::oracle::draft::{BlockDump, ChainDump};
 
-use crate::support::{Memory, ask, backbone_of, bits, mat, observe, pass, run, toy};
+use crate::support::{ask, backbone_of, bits, mat, observe, pass, quantised, run, toy};
 
 /// Positions of the seed: shorter than, equal to and beyond the window of 16, and the ring of 32.
 const PLACES: [usize; 8] = [1, 2, 15, 16, 17, 33, 100, 299];
@@ -148,9 +146,7 @@ fn widen(values: &[f32]) -> Vec<f64> {
 fn the_size_of_features_does_not_matter() {
     let t = toy();
     let block = t.block(7);
-    let mut quantised = Memory::draft(&t.draft.oracle);
-    quantised.format = Format::Q8_0;
-    let quantised = Arc::new(DraftModel::load(&quantised).unwrap());
+    let quantised = quantised();
     for (model, limit) in [(&t.draft_model, 1e-6), (&quantised, 1e-3)] {
         let mut b = backbone_of(model);
         let mut drafted = |seq: u32, scale: f32| {

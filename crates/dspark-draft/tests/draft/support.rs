@@ -217,6 +217,17 @@ pub(crate) fn backbone_of(model: &Arc<DraftModel>) -> LocalBackbone {
     LocalBackbone::new(Arc::clone(model), Arc::new(Pool::new(2)), options).unwrap()
 }
 
+/// The toy drafter with matrices of int8 blocks: activations are quantised.
+pub(crate) fn quantised() -> Arc<DraftModel> {
+    static MODEL: OnceLock<Arc<DraftModel>> = OnceLock::new();
+    let load = || {
+        let mut memory = Memory::draft(&toy().draft.oracle);
+        memory.format = Format::Q8_0;
+        Arc::new(DraftModel::load(&memory).unwrap())
+    };
+    Arc::clone(MODEL.get_or_init(load))
+}
+
 pub(crate) fn mat(values: &[f32], cols: usize) -> Mat {
     Mat {
         rows: values.len() / cols,

@@ -25,6 +25,13 @@ pub const BUILTIN: &[(&str, &str)] = &[
         "*=ROCMFP4_FAST|F16,experts=ROCMFP2|F16,experts.down=ROCMFP3|F16,embed=ROCMFP6|F16,\
          indexer=ROCMFP6|F16,compressor=ROCMFP6|F16",
     ),
+    // The shipped small model and its drafter: measured in models/README.md.
+    (
+        "tiny",
+        "*=ROCMFP6,attn.kv=ROCMFP8,attn.o_a=ROCMFP8,shared=ROCMFP8,head=ROCMFP8,indexer=ROCMFP4,\
+         indexer.proj=F16,router=F16,hc=F16",
+    ),
+    ("tiny-draft", "*=ROCMFP6,experts=ROCMFP4,router=F16,hc=F16"),
 ];
 
 /// A built-in recipe, or the recipe `text` spells.

@@ -23,6 +23,17 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Serve the HTTP APIs.
     Serve(ServeArgs),
+    /// Show what is in a model file: roles, formats, exact bytes.
+    Inspect(InspectArgs),
+    /// Show what a model will take of memory, before it is loaded.
+    Plan(PlanArgs),
+    /// Make a model file from a safetensors folder.
+    Convert(ConvertArgs),
+    /// Make a smaller model file from another one.
+    Quantize(QuantizeArgs),
+    /// Measure a model's quality on a text.
+    #[command(subcommand)]
+    Eval(EvalCommand),
     /// Show what this machine offers.
     Doctor,
 }
@@ -42,6 +53,23 @@ pub(crate) struct ModelArgs {
     /// Leave out the model's own roundings of cached rows, to compare with programs without them.
     #[arg(long)]
     pub(crate) no_kv_sim: bool,
+    /// Speculate with a DSpark drafter: a file, or without one the drafter that ships with the
+    /// program. The text is the same, only the speed differs.
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    pub(crate) draft: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    pub(crate) dialect: DialectArgs,
+}
+
+/// What forks of the file format write differently under one number.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DialectArgs {
+    /// What tensor type 107 means where a file does not say: signed, signed_neg, affine or s40.
+    #[arg(long, value_name = "NAME", value_parser = fp2)]
+    pub(crate) fp2: Option<String>,
+    /// What code 32 of tensor type 102 means where a file does not say: zero or neg32.
+    #[arg(long, value_name = "NAME", value_parser = fp6)]
+    pub(crate) fp6: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -134,6 +162,143 @@ pub(crate) struct ServeArgs {
     /// The model's name for clients [default: the file's own].
     #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct InspectArgs {
+    /// The model file (GGUF).
+    pub(crate) file: PathBuf,
+    /// List every tensor.
+    #[arg(long)]
+    pub(crate) tensors: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) dialect: DialectArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    /// The model file (GGUF).
+    pub(crate) file: PathBuf,
+    /// Positions of a sequence [default: 4096, or what the model was trained for].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx: Option<u32>,
+    /// Sequences that run at once.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) parallel: u16,
+    /// Without the model's own roundings: rows are then kept in f32.
+    #[arg(long)]
+    pub(crate) no_kv_sim: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) dialect: DialectArgs,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConvertArgs {
+    /// Folder of a target (config.json, safetensors); with --drafter: an official folder with its
+    /// mtp tensors, or a safetensors file of a drafter.
+    pub(crate) source: PathBuf,
+    /// The file to write.
+    pub(crate) output: PathBuf,
+    /// Formats: a name (f32, f16, bf16, q8, fp8, fp6, fp4, fp4-fast, fp2) or rules ROLE=FORMAT,...
+    #[arg(long, default_value = "f16")]
+    pub(crate) recipe: String,
+    /// The model's name [default: the folder's].
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The model's version, which decides the prompt format: preview or 0731.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) model_version: Option<String>,
+    /// Name the pre-tokenizer instead of recognising it by its patterns.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pre: Option<String>,
+    /// Convert the DSpark drafter, not the target.
+    #[arg(long)]
+    pub(crate) drafter: bool,
+    /// A drafter file's own configuration.
+    #[arg(long, value_name = "FILE", requires_all = ["drafter", "target_config"])]
+    pub(crate) draft_config: Option<PathBuf>,
+    /// The config.json of the target a drafter file is for.
+    #[arg(long, value_name = "FILE", requires_all = ["drafter", "draft_config"])]
+    pub(crate) target_config: Option<PathBuf>,
+    /// Overwrite the output.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct QuantizeArgs {
+    /// The file to read.
+    pub(crate) input: PathBuf,
+    /// The file to write.
+    pub(crate) output: PathBuf,
+    /// Formats: a name (f32, f16, bf16, q8, fp8, fp6, fp4, fp4-fast, fp2) or rules ROLE=FORMAT,...
+    #[arg(long)]
+    pub(crate) recipe: String,
+    /// Importance matrix: which inputs matter more.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
+    /// Overwrite the output.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) dialect: DialectArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EvalCommand {
+    /// Perplexity: how well the model predicts the text.
+    Ppl {
+        #[command(flatten)]
+        model: ModelArgs,
+        #[command(flatten)]
+        text: EvalTextArgs,
+    },
+    /// Divergence: how far the model's predictions are from another's.
+    Kl {
+        /// The model to compare with (GGUF), usually the unquantised one.
+        #[arg(long, value_name = "FILE")]
+        reference: PathBuf,
+        #[command(flatten)]
+        model: ModelArgs,
+        #[command(flatten)]
+        text: EvalTextArgs,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct EvalTextArgs {
+    /// The text, UTF-8.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens of a window, of which the second half is scored. Stands for --ctx.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) window: u32,
+    /// Score the first N windows only.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) windows: Option<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn fp2(name: &str) -> Result<String, String> {
+    let known = gguf::types::fp2_from_name(name).is_some();
+    known
+        .then(|| name.to_owned())
+        .ok_or_else(|| "expected signed, signed_neg, affine or s40".to_owned())
+}
+
+fn fp6(name: &str) -> Result<String, String> {
+    let known = gguf::types::fp6_from_name(name).is_some();
+    known
+        .then(|| name.to_owned())
+        .ok_or_else(|| "expected zero or neg32".to_owned())
 }
 
 fn effort(name: &str) -> Result<fourspark::Thinking, String> {

@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use anyhow::Result;
-use fourspark::{Assistant, ChatRequest, EngineOptions, Finish, Message, ToolCall};
+use fourspark::{Assistant, ChatRequest, Finish, Message, ToolCall};
 
 use super::args::ChatArgs;
 use super::interrupt::Interrupt;
@@ -15,7 +15,7 @@ const HELP: &str =
 
 pub(crate) fn chat(args: &ChatArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
-    let engine = model::load(&args.model, EngineOptions::default())?;
+    let engine = model::load(&args.model, model::options(&args.model))?;
     let interrupt = Interrupt::listen()?;
     out::note(&format!("{}: {HELP}", engine.info().name));
     let fresh = || -> Vec<Message> {

@@ -4,9 +4,13 @@
 //! Standard output carries the result alone; everything about it goes to standard error.
 
 mod args;
+mod bar;
 mod chat;
 mod doctor;
+mod eval;
+mod files;
 mod interrupt;
+mod make;
 mod model;
 mod out;
 mod run;
@@ -27,6 +31,11 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run::run(&run),
         Command::Chat(chat) => chat::chat(&chat),
         Command::Serve(args) => serve::serve(&args),
+        Command::Inspect(args) => files::inspect(&args),
+        Command::Plan(args) => files::plan(&args),
+        Command::Convert(args) => make::convert(&args),
+        Command::Quantize(args) => make::quantize(&args),
+        Command::Eval(command) => eval::eval(&command),
         Command::Doctor => doctor::doctor(),
     };
     match result {

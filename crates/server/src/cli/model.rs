@@ -1,34 +1,60 @@
 //! From arguments to an engine and a sampling plan.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
-use fourspark::{Effort, Engine, EngineOptions, Generate, SamplePlan, Thinking};
+use anyhow::{Context, Result};
+use fourspark::shipped::candidates;
+use fourspark::{
+    Draft, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking, shipped_model,
+};
 
-use super::args::{ModelArgs, SampleArgs};
+use super::args::{DialectArgs, ModelArgs, SampleArgs};
 use super::out;
 
-/// Loads the model, saying which when it was not named, and what is off.
-pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
-    let options = EngineOptions {
+/// The options that a command line stands for.
+pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
+    EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
-        ..options
-    };
-    let engine = match &args.model {
-        Some(path) => Engine::load(path, &options)?,
-        None => {
-            let engine = Engine::load_shipped(&options)?;
-            if let Some(file) = &engine.info().file {
-                out::note(&format!(
-                    "no --model: using the shipped one, {}",
-                    file.display()
-                ));
-            }
-            engine
-        }
-    };
+        dialects: dialects(&args.dialect),
+        draft: match &args.draft {
+            None => Draft::Off,
+            Some(None) => Draft::Shipped,
+            Some(Some(file)) => Draft::File(file.clone()),
+        },
+        ..EngineOptions::default()
+    }
+}
+
+/// Meanings of ambiguous type ids; the names were checked when they were read.
+pub(crate) fn dialects(args: &DialectArgs) -> gguf::Dialects {
+    gguf::Dialects {
+        fp2: args.fp2.as_deref().and_then(gguf::types::fp2_from_name),
+        fp6: args.fp6.as_deref().and_then(gguf::types::fp6_from_name),
+    }
+}
+
+/// The model file: the one named, or the shipped one, saying so.
+pub(crate) fn path(args: &ModelArgs) -> Result<PathBuf> {
+    if let Some(path) = &args.model {
+        return Ok(path.clone());
+    }
+    let path = shipped_model().ok_or_else(|| Error::NoShippedModel {
+        looked: candidates(),
+    });
+    let path = path.context("without --model")?;
+    out::note(&format!(
+        "no --model: using the shipped one, {}",
+        path.display()
+    ));
+    Ok(path)
+}
+
+/// Loads the model.
+pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
+    let engine = Engine::load(path(args)?, &options)?;
     for feature in engine.features() {
         tracing::info!("{feature}");
     }

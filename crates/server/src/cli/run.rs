@@ -1,8 +1,10 @@
 //! `fourspark run`: one prompt, one answer.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
-use fourspark::answer::Collected;
-use fourspark::{Answer, AnswerStream, ChatRequest, Engine, EngineOptions, Event, Finish, Message};
+use fourspark::answer::{Collected, Next};
+use fourspark::{Answer, AnswerStream, ChatRequest, Engine, Event, Finish, Message};
 use serde_json::json;
 
 use super::args::RunArgs;
@@ -11,7 +13,7 @@ use super::{model, out};
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
-    let engine = model::load(&args.model, EngineOptions::default())?;
+    let engine = model::load(&args.model, model::options(&args.model))?;
     let interrupt = Interrupt::listen()?;
     let stream = if args.raw {
         engine.complete(&args.prompt, &generate)?
@@ -44,39 +46,59 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
 }
 
+/// How often Ctrl-C is looked for while the model is silent.
+const GLANCE: Duration = Duration::from_millis(50);
+
 /// Follows an answer to its end, showing it as it comes if asked to. A closed output cancels it:
 /// the stream is dropped on the way out.
-pub(crate) fn show(stream: AnswerStream, interrupt: &Interrupt, live: bool) -> Result<Answer> {
+pub(crate) fn show(mut stream: AnswerStream, interrupt: &Interrupt, live: bool) -> Result<Answer> {
     let mut collected = Collected::default();
-    let mut thinking = false;
-    let mut events = stream;
-    while let Some(event) = events.next() {
+    let mut screen = Screen::default();
+    loop {
+        let next = stream.next_within(GLANCE);
         if interrupt.is_pressed() {
-            events.cancel();
+            stream.cancel();
         }
+        let event = match next {
+            Next::Event(event) => event,
+            Next::Waiting => continue,
+            Next::Ended => bail!("the engine stopped unexpectedly"),
+        };
         if live {
-            match &event {
-                Event::Reasoning(text) => {
-                    if !std::mem::replace(&mut thinking, true) {
-                        out::note("[thinking]");
-                    }
-                    out::note_part(text);
-                }
-                Event::Text(text) => {
-                    if std::mem::take(&mut thinking) {
-                        out::note("\n[answer]");
-                    }
-                    out::write(text)?;
-                }
-                Event::CallStart { name, .. } => out::note(&format!("[calls {name}]")),
-                _ => {}
-            }
+            screen.show(&event)?;
         }
         if let Some(answer) = collected.take(event) {
             return Ok(answer);
         }
     }
-    bail!("the engine stopped unexpectedly")
+}
+
+/// Text goes to standard output, everything else to standard error.
+#[derive(Default)]
+struct Screen {
+    thinking: bool,
+}
+
+impl Screen {
+    fn show(&mut self, event: &Event) -> Result<()> {
+        match event {
+            Event::Reasoning(text) => {
+                if !std::mem::replace(&mut self.thinking, true) {
+                    out::note("[thinking]");
+                }
+                out::note_part(text);
+            }
+            Event::Text(text) => {
+                if std::mem::take(&mut self.thinking) {
+                    out::note("\n[answer]");
+                }
+                out::write(text)?;
+            }
+            Event::CallStart { name, .. } => out::note(&format!("[calls {name}]")),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// One line about an answer: tokens, rates, class.

@@ -22,7 +22,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
                 queue: usize::from(args.queue),
                 ..defaults
             },
-            ..EngineOptions::default()
+            ..model::options(&args.model)
         },
     )?;
     let options = ServeOptions {

@@ -8,7 +8,7 @@ use ds4_kernels::KernelError;
 use ds4_kernels::cases::{Runner, compare_f32, to_f32};
 use ds4_kernels::cuda::{Buffer, Cuda};
 use ds4_kernels::launch::bench as bench_call;
-use ds4_kernels::launch::fp4f::{self, Gemm, Tile32};
+use ds4_kernels::launch::fp4f::{self, Gemm, Gemv, Tile32};
 use ds4_kernels::launch::{Call, a8};
 
 use crate::report::{Compiled, Line, Report, Timing};
@@ -79,7 +79,7 @@ fn ceilings(gpu: &mut Cuda, report: &mut Report) -> Result<(), KernelError> {
     report
         .ceilings
         .push(("copy kernel".into(), gbs(ms, 2 * BYTES)));
-    let ms = gpu.time(REPLAYS, |g| g.copy(a, b))?;
+    let ms = gpu.time_direct(REPLAYS, |g| g.copy(a, b))?;
     report.ceilings.push(("copy".into(), gbs(ms, 2 * BYTES)));
     Ok(())
 }
@@ -181,7 +181,11 @@ impl Bench {
         let variants = Gemm::EQUAL.iter().map(|v| fp4f::gemm(&self.w, cols, *v));
         let mut calls = variants.collect::<Result<Vec<_>, _>>()?;
         if cols <= 8 {
-            calls.push(fp4f::gemv(&self.w, cols)?);
+            for spread in Gemv::ALL {
+                calls.push(fp4f::gemv(&self.w, cols, *spread)?);
+            }
+            note(gpu, report, &fp4f::gemv(&self.w, 1, Gemv::Fine)?)?;
+            note(gpu, report, &fp4f::gemv(&self.w, 1, Gemv::Wide)?)?;
             calls.push(fp4f::mma(&self.w, cols, 8)?);
         }
         let mut first = None;
@@ -206,7 +210,20 @@ impl Bench {
     fn gemv(&self, gpu: &mut Cuda, cols: usize) -> Result<Line, KernelError> {
         let n = self.matrices.len();
         let contract = vec![
-            self.time(gpu, "dp4a".into(), &fp4f::gemv(&self.w, cols)?, REPLAYS, n)?,
+            self.time(
+                gpu,
+                "dp4a".into(),
+                &fp4f::gemv(&self.w, cols, Gemv::Fine)?,
+                REPLAYS,
+                n,
+            )?,
+            self.time(
+                gpu,
+                "dp4a wide".into(),
+                &fp4f::gemv(&self.w, cols, Gemv::Wide)?,
+                REPLAYS,
+                n,
+            )?,
             self.time(gpu, "mma".into(), &fp4f::mma(&self.w, cols, 8)?, REPLAYS, n)?,
         ];
         let mut free = Vec::new();

@@ -15,12 +15,13 @@ use ds4_kernels::cuda::{self, Cuda};
 use report::Report;
 
 const HELP: &str =
-    "m0 [--json FILE] [--commit HASH] [--quick] [--compile-only ARCH] [--no-cases] [--no-bench]
+    "m0 [--json FILE] [--commit HASH] [--quick] [--sample-functions] [--compile-only ARCH] [--no-cases] [--no-bench]
 Runs every kernel case on GPU 0 and compares all bits with the references, then measures.
   --json FILE          writes the results there
   --commit HASH        is noted in the results
   --quick              the short case lists
   --compile-only ARCH  only compiles all sources with NVRTC (for example compute_90)
+  --sample-functions   samples the functions' bit patterns instead of comparing all 2^32
   --no-cases           measures only
   --no-bench           compares only
 ";
@@ -30,6 +31,7 @@ struct Options {
     json: Option<String>,
     commit: String,
     quick: bool,
+    sample_functions: bool,
     compile_only: Option<String>,
     no_cases: bool,
     no_bench: bool,
@@ -48,6 +50,7 @@ fn options() -> Result<Options, String> {
             "--commit" => o.commit = value()?,
             "--compile-only" => o.compile_only = Some(value()?),
             "--quick" => o.quick = true,
+            "--sample-functions" => o.sample_functions = true,
             "--no-cases" => o.no_cases = true,
             "--no-bench" => o.no_bench = true,
             _ => return Err(HELP.into()),
@@ -88,7 +91,12 @@ fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     if !o.no_cases {
         let start = Instant::now();
         let depth = if o.quick { Depth::Quick } else { Depth::Full };
-        report.cases = families(&mut gpu, depth, &mut out)?;
+        let functions = if o.sample_functions {
+            Depth::Quick
+        } else {
+            depth
+        };
+        report.cases = families(&mut gpu, depth, functions, &mut out)?;
         writeln!(out, "cases: {:.1} s", start.elapsed().as_secs_f64())?;
     }
     if !o.no_bench {
@@ -109,17 +117,21 @@ type Family = (
 fn families(
     gpu: &mut Cuda,
     depth: Depth,
+    functions: Depth,
     out: &mut impl Write,
 ) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
-    let families: [Family; 4] = [
+    let families: [Family; 6] = [
         ("a8", cases::a8::run),
         ("fp4f", cases::fp4f::run),
         ("norm", cases::norm::run),
+        ("dense", cases::dense::run),
+        ("attend", cases::attend::run),
         ("math", cases::math::run),
     ];
     let mut all = Vec::new();
     for (name, run) in families {
         let start = Instant::now();
+        let depth = if name == "math" { functions } else { depth };
         let outcomes = run(gpu, depth)?;
         let wrong: Vec<&Outcome> = outcomes.iter().filter(|o| !o.equal()).collect();
         let seconds = start.elapsed().as_secs_f64();

@@ -2,6 +2,7 @@
 
 use fourspark::{Assistant, Block, Message, Part, ToolCall, ToolDef, ToolResult};
 use serde_json::Value;
+use text::json::{self, Json, JsonError};
 
 use super::super::ApiError;
 use super::super::fields::{Fields, type_name};
@@ -129,37 +130,48 @@ fn texts(fields: &Fields<'_>) -> Result<Vec<String>> {
     }
 }
 
-/// The tools on offer; none if the request says that none may be called.
-pub(super) fn read_tools(fields: &Fields<'_>) -> Result<Vec<ToolDef>> {
+/// The tools on offer; none if the request says that none may be called. `body` is the request as it
+/// came: the spelling of a schema, the order of its keys above all, is part of the prompt.
+pub(super) fn read_tools(fields: &Fields<'_>, body: &str) -> Result<Vec<ToolDef>> {
+    let Some(list) = fields.array("tools")?.filter(|l| !l.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let invalid = |e: JsonError| ApiError::bad_field("tools", format!("tools: {e}"));
+    let ordered = json::parse(body).map_err(invalid)?;
+    let Some(Json::Array(spelled)) = ordered.get("tools") else {
+        return Err(fields.missing("tools", "an array"));
+    };
     let mut tools = Vec::new();
-    for (index, value) in fields.array("tools")?.into_iter().flatten().enumerate() {
-        let path = format!("tools[{index}]");
-        let tool = Fields::of(value, path.as_str())?;
-        let kind = tool.need_string("type")?;
-        if kind != "function" {
-            let message = format!("{path}: tools of type {kind:?} are not supported");
-            return Err(ApiError::unsupported(path, message));
-        }
-        let Some(function) = tool.object("function")? else {
-            return Err(tool.missing("function", "an object"));
-        };
-        let name = function.need_string("name")?;
-        if name.is_empty() {
-            let message = format!("{path}.function.name is empty");
-            return Err(ApiError::bad_field(function.path("name"), message));
-        }
-        if function.boolean("strict")? == Some(true) {
-            let message = format!(
-                "{path}.function.strict is not supported: this build has no constrained decoding"
-            );
-            return Err(ApiError::unsupported(function.path("strict"), message));
-        }
-        function.object("parameters")?;
-        let json = value["function"].to_string();
-        let read = ToolDef::from_json(&json)
-            .map_err(|e| ApiError::bad_field(path.as_str(), format!("{path}: {e}")))?;
-        tools.push(read);
+    for (index, (value, spelled)) in list.iter().zip(spelled).enumerate() {
+        let tool = Fields::of(value, format!("tools[{index}]"))?;
+        check_tool(&tool)?;
+        let function = spelled.get("function").unwrap_or(&Json::Null);
+        tools.push(ToolDef::from_json(&function.to_string()).map_err(invalid)?);
     }
     let none = fields.get("tool_choice").and_then(Value::as_str) == Some("none");
     Ok(if none { Vec::new() } else { tools })
+}
+
+fn check_tool(tool: &Fields<'_>) -> Result<()> {
+    let kind = tool.need_string("type")?;
+    if kind != "function" {
+        let path = tool.path("type");
+        let message = format!("{path}: tools of type {kind:?} are not supported");
+        return Err(ApiError::unsupported(path, message));
+    }
+    let Some(function) = tool.object("function")? else {
+        return Err(tool.missing("function", "an object"));
+    };
+    if function.need_string("name")?.is_empty() {
+        let path = function.path("name");
+        let message = format!("{path} is empty");
+        return Err(ApiError::bad_field(path, message));
+    }
+    if function.boolean("strict")? == Some(true) {
+        let path = function.path("strict");
+        let message = format!("{path} is not supported: this build has no constrained decoding");
+        return Err(ApiError::unsupported(path, message));
+    }
+    function.object("parameters")?;
+    Ok(())
 }

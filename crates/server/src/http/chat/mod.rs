@@ -17,7 +17,6 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fourspark::answer::Collected;
 use fourspark::{Event, Flow, Handle};
-use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{ApiError, App, unix_seconds};
@@ -47,8 +46,7 @@ pub(crate) async fn completions(
     let theirs = Arc::clone(&app);
     // Rendering and tokenizing a long conversation takes a while.
     let started = tokio::task::spawn_blocking(move || {
-        let value = parse_json(&body)?;
-        let call = Call::read(&value, &theirs)?;
+        let call = Call::read(&body, &theirs)?;
         let running = start(&theirs, &call)?;
         Ok::<_, ApiError>((call, running))
     });
@@ -95,6 +93,7 @@ async fn whole(reply: &Reply, mut running: Running) -> Result<Response, ApiError
     let mut collected = Collected::default();
     while let Some(event) = running.events.recv().await {
         if let Some(answer) = collected.take(event) {
+            reply.log(&answer.outcome);
             return Ok(Json(reply.completion(answer)?).into_response());
         }
     }
@@ -118,12 +117,5 @@ fn read_body(
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
         }
         _ => ApiError::new(StatusCode::BAD_REQUEST, "unreadable", rejection.body_text()),
-    })
-}
-
-fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|error| {
-        let message = format!("the request is not JSON: {error}");
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message)
     })
 }

@@ -100,7 +100,7 @@ fn check_modalities(fields: &Fields<'_>) -> Result<(), ApiError> {
     let wanted = fields.array("modalities")?.into_iter().flatten();
     for value in wanted {
         if value.as_str() != Some("text") {
-            let message = format!("modality {value} is not supported: text only");
+            let message = format!("modalities: {value} is not supported: text only");
             return Err(ApiError::unsupported("modalities", message));
         }
     }

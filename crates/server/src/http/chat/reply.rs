@@ -92,6 +92,21 @@ impl Reply {
         format!("fs-{short}-{}", info.class)
     }
 
+    /// One line in the log for an answer that has ended.
+    pub(super) fn log(&self, outcome: &Outcome) {
+        let usage = &outcome.usage;
+        tracing::info!(
+            id = self.id,
+            finish = ?outcome.finish,
+            prompt_tokens = usage.prompt_tokens,
+            completion_tokens = usage.completion_tokens,
+            queued = ?usage.queued,
+            prefill = ?usage.prefill,
+            decode = ?usage.decode,
+            "answered"
+        );
+    }
+
     pub(super) fn usage(&self, outcome: &Outcome) -> Value {
         let usage = &outcome.usage;
         json!({

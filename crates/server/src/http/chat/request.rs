@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use fourspark::{ChatRequest, Effort, Generate, Message, Penalties, SamplePlan, Thinking, TokenId};
 use serde_json::Value;
 
@@ -26,8 +27,10 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn read(value: &Value, app: &App) -> Result<Self> {
-        let fields = Fields::of(value, "")?;
+    /// Reads a request's body.
+    pub(super) fn read(body: &[u8], app: &App) -> Result<Self> {
+        let value = parse(body)?;
+        let fields = Fields::of(&value, "")?;
         refusals::check(&fields)?;
         // Any model name is served by the one model; the answer says which that is.
         fields.string("model")?;
@@ -42,7 +45,7 @@ impl Call {
         };
         let plan = read_plan(&fields, app)?;
         let seed = plan.seed;
-        let tools = messages::read_tools(&fields)?;
+        let tools = messages::read_tools(&fields, &String::from_utf8_lossy(body))?;
         let one_call = fields.boolean("parallel_tool_calls")? == Some(false);
         let request = ChatRequest {
             messages: messages::read(&fields)?,
@@ -63,6 +66,13 @@ impl Call {
             seed,
         })
     }
+}
+
+fn parse(body: &[u8]) -> Result<Value> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("the request is not JSON: {error}");
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message)
+    })
 }
 
 /// The format opens a turn of the model after a turn of somebody else's only.

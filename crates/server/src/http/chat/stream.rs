@@ -105,6 +105,7 @@ impl Out {
     }
 
     async fn end(&self, outcome: &Outcome) {
+        self.reply.log(outcome);
         let reason = match finish_reason(&outcome.finish) {
             Ok(reason) => reason,
             Err(error) => {

@@ -1,273 +1,18 @@
-//! Hyper-parameters of a draft model, read strictly from metadata (spec/dspark.md 5).
-//!
-//! Every shape-bearing key must be there; keys that a draft model does not use may be absent. The
-//! ranges are those of the public loader. Must not know: tensors' contents, the target's weights.
+//! From keys to hyper-parameters, one part after another.
 
 use std::ops::RangeInclusive;
 
 use ds4_target::source::{MetaValue, Source};
 use ds4_target::{Ds4Meta, LoadError, Ratio};
+use engine_core::LayerId;
 use engine_core::math::Yarn;
 use engine_core::mutant::mutant;
-use engine_core::seams::TargetInfo;
-use engine_core::{LayerId, TokenId};
 
-use crate::error::DraftError;
-use crate::names::{self, Form, Key, same};
+use super::keys::Keys;
+use super::{ConfidenceInput, Markov};
+use crate::names::{self, Form, same};
 
-/// The kind of a Markov head. Others exist and are refused by name (spec/dspark.md 2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Markov {
-    /// `U + W2 * W1[t]`.
-    Vanilla {
-        /// Width of `W1`'s rows.
-        rank: usize,
-    },
-}
-
-impl Markov {
-    /// Width of `W1`'s rows.
-    #[must_use]
-    pub const fn rank(self) -> usize {
-        match self {
-            Self::Vanilla { rank } => rank,
-        }
-    }
-}
-
-/// What the confidence head reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConfidenceInput {
-    /// The state before the output norm.
-    State,
-    /// That and the Markov row of the previous token.
-    StateAndMarkov,
-}
-
-/// A draft model's hyper-parameters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DraftMeta {
-    /// The contract the file follows.
-    pub form: Form,
-    /// Shapes of the stages, in the target's terms: window layers without tables.
-    pub stage: Ds4Meta,
-    /// Rows of a block, all of them always computed: the most candidates of a draft.
-    pub block: usize,
-    /// The token of every row but the first.
-    pub mask: TokenId,
-    /// Target layers whose outputs are the features, in the order of concatenation.
-    pub capture: Vec<LayerId>,
-    /// The Markov head.
-    pub markov: Markov,
-    /// The confidence head, if there is one.
-    pub confidence: Option<ConfidenceInput>,
-    /// The target it was made for, where the file says so.
-    pub target_fingerprint: Option<[u8; 32]>,
-}
-
-/// Whether a draft model was made for a target. Anything but `Same` deserves a warning: a wrong pair
-/// drafts badly, though never wrongly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetMatch {
-    /// The file names this target.
-    Same,
-    /// The file names no target.
-    Unrecorded,
-    /// The file names another target, or another quantisation of this one.
-    Other {
-        /// What the file names.
-        recorded: [u8; 32],
-        /// The target's.
-        target: [u8; 32],
-    },
-}
-
-/// Typed access to the metadata in either form, with errors that name the file's own key.
-struct Keys<'a> {
-    source: &'a dyn Source,
-    form: Form,
-}
-
-impl Keys<'_> {
-    fn bad(&self, key: &str, expected: impl ToString, got: impl ToString) -> LoadError {
-        LoadError::BadKey {
-            file: self.source.name().to_owned(),
-            key: key.to_owned(),
-            expected: expected.to_string(),
-            got: got.to_string(),
-        }
-    }
-
-    fn missing(&self, key: String, expected: &'static str) -> LoadError {
-        LoadError::MissingKey {
-            file: self.source.name().to_owned(),
-            key,
-            expected,
-        }
-    }
-
-    /// The key in this form and its value, if the file has it.
-    fn find(&self, key: Key) -> Option<(String, MetaValue)> {
-        let name = self.form.key(key)?;
-        let value = self.source.meta(&name)?;
-        Some((name, value))
-    }
-
-    fn need(&self, key: Key, expected: &'static str) -> Result<(String, MetaValue), LoadError> {
-        let name = || self.form.key(key).unwrap_or_default();
-        self.find(key).ok_or_else(|| self.missing(name(), expected))
-    }
-
-    fn in_range(
-        &self,
-        (name, value): (String, MetaValue),
-        range: RangeInclusive<i64>,
-    ) -> Result<usize, LoadError> {
-        match value {
-            MetaValue::Int(v) if range.contains(&v) => Ok(v as usize),
-            other => {
-                let expected = format!("an integer in {}..={}", range.start(), range.end());
-                Err(self.bad(&name, expected, other))
-            }
-        }
-    }
-
-    fn size(&self, key: Key, range: RangeInclusive<i64>) -> Result<usize, LoadError> {
-        self.in_range(self.need(key, "an integer")?, range)
-    }
-
-    /// As `size`, for a key that may be absent.
-    fn size_or(
-        &self,
-        key: Key,
-        range: RangeInclusive<i64>,
-        absent: usize,
-    ) -> Result<usize, LoadError> {
-        self.find(key)
-            .map_or(Ok(absent), |found| self.in_range(found, range))
-    }
-
-    fn positive(&self, (name, value): (String, MetaValue)) -> Result<f32, LoadError> {
-        match value {
-            MetaValue::Float(v) if v.is_finite() && v > 0.0 => Ok(v as f32),
-            other => Err(self.bad(&name, "a finite float above 0", other)),
-        }
-    }
-
-    fn float(&self, key: Key) -> Result<f32, LoadError> {
-        self.positive(self.need(key, "a float")?)
-    }
-
-    fn float_or(&self, key: Key, absent: f32) -> Result<f32, LoadError> {
-        self.find(key)
-            .map_or(Ok(absent), |found| self.positive(found))
-    }
-
-    /// One value for all stages, or one each.
-    fn per_stage(&self, found: (String, MetaValue), n: usize) -> Result<Vec<f32>, LoadError> {
-        match found {
-            (name, MetaValue::Floats(v)) if v.len() >= n => v[..n]
-                .iter()
-                .map(|v| self.positive((name.clone(), MetaValue::Float(*v))))
-                .collect(),
-            (name, MetaValue::Floats(v)) => {
-                Err(self.bad(&name, format!("one or at least {n} floats"), v.len()))
-            }
-            scalar => Ok(vec![self.positive(scalar)?; n]),
-        }
-    }
-
-    /// A value that must have this size where the file has it.
-    fn fixed(&self, key: Key, want: usize) -> Result<(), LoadError> {
-        match self.find(key) {
-            None | Some((_, MetaValue::Bool(true))) if want == 1 => Ok(()),
-            None => Ok(()),
-            Some((_, MetaValue::Int(v))) if v == want as i64 => Ok(()),
-            Some((name, other)) => Err(self.bad(&name, want, other)),
-        }
-    }
-}
-
-impl DraftMeta {
-    /// Reads and checks the hyper-parameters of a file in either form.
-    ///
-    /// # Errors
-    /// `Load` with `Architecture`, `MissingKey` or `BadKey`, naming the file's own key.
-    pub fn read(source: &dyn Source) -> Result<Self, DraftError> {
-        let form = form_of(source)?;
-        let k = Keys { source, form };
-        let stage = read_stage(&k)?;
-        let block = k.size(names::BLOCK_SIZE, 2..=16)?;
-        let mask = k.size(names::MASK_TOKEN, 0..=stage.n_vocab as i64 - 1)? as TokenId;
-        let capture = read_capture(&k)?;
-        let markov = read_markov(&k)?;
-        let confidence = read_confidence(&k, stage.n_embd, markov.rank())?;
-        Ok(Self {
-            form,
-            stage,
-            block,
-            mask,
-            capture,
-            markov,
-            confidence,
-            target_fingerprint: read_fingerprint(&k)?,
-        })
-    }
-
-    /// Values of one position's features: all captured layers together.
-    #[must_use]
-    pub fn feature_width(&self) -> usize {
-        self.capture.len() * self.stage.n_embd
-    }
-
-    /// Inputs of the confidence head; 0 without one.
-    #[must_use]
-    pub fn confidence_width(&self) -> usize {
-        match self.confidence {
-            None => 0,
-            Some(ConfidenceInput::State) => self.stage.n_embd,
-            Some(ConfidenceInput::StateAndMarkov) => self.stage.n_embd + self.markov.rank(),
-        }
-    }
-
-    /// Checks that the model fits a target: width, vocabulary, layers. `file`: for messages.
-    ///
-    /// # Errors
-    /// `Target`.
-    pub fn check_target(&self, file: &str, target: &TargetInfo) -> Result<TargetMatch, DraftError> {
-        let agree = |what: &str, expected: String, got: usize, ok: bool| match ok {
-            true => Ok(()),
-            false => Err(DraftError::Target {
-                file: file.to_owned(),
-                what: what.to_owned(),
-                expected,
-                got: got.to_string(),
-            }),
-        };
-        let (d, v) = (self.stage.n_embd, self.stage.n_vocab);
-        agree(
-            "embedding_length",
-            target.n_embd.to_string(),
-            d,
-            d == target.n_embd,
-        )?;
-        let same = v == target.n_vocab || mutant(219);
-        agree("vocab_size", target.n_vocab.to_string(), v, same)?;
-        for layer in &self.capture {
-            let ok = layer.index() < target.n_layer;
-            let expected = format!("layers below {}", target.n_layer);
-            agree("captured layers", expected, layer.index(), ok)?;
-        }
-        let target = target.fingerprint;
-        Ok(match self.target_fingerprint {
-            None => TargetMatch::Unrecorded,
-            Some(recorded) if recorded == target || mutant(222) => TargetMatch::Same,
-            Some(recorded) => TargetMatch::Other { recorded, target },
-        })
-    }
-}
-
-fn form_of(source: &dyn Source) -> Result<Form, LoadError> {
+pub(super) fn form_of(source: &dyn Source) -> Result<Form, LoadError> {
     let key = "general.architecture";
     let file = || source.name().to_owned();
     let got = match source.meta(key) {
@@ -325,7 +70,7 @@ fn read_vocab(k: &Keys<'_>) -> Result<usize, LoadError> {
 }
 
 /// Shapes of the stages.
-fn read_stage(k: &Keys<'_>) -> Result<Ds4Meta, LoadError> {
+pub(super) fn stage(k: &Keys<'_>) -> Result<Ds4Meta, LoadError> {
     let size = |name, range| k.size(same(name), range);
     let n_layer = size("block_count", 1..=64)?;
     let rope_theta = k.float(same("rope.freq_base"))?;
@@ -349,7 +94,7 @@ fn read_stage(k: &Keys<'_>) -> Result<Ds4Meta, LoadError> {
         q_lora: size("attention.q_lora_rank", 1..=1 << 20)?,
         o_lora: size("attention.output_lora_rank", 1..=1 << 20)?,
         o_groups: size("attention.output_group_count", 1..=512)?,
-        window: size("attention.sliding_window", 1..=1 << 16)?,
+        window: size("attention.sliding_window", 1..=8192)?,
         index_heads: 1,
         index_dim: head_dim,
         index_top_k: 1,
@@ -427,7 +172,7 @@ fn check_stage(k: &Keys<'_>, m: &Ds4Meta) -> Result<(), LoadError> {
 }
 
 /// Captured layers, by the layer whose output they are.
-fn read_capture(k: &Keys<'_>) -> Result<Vec<LayerId>, LoadError> {
+pub(super) fn capture(k: &Keys<'_>) -> Result<Vec<LayerId>, LoadError> {
     // llama.cpp names the layer whose input it is.
     let (inputs, found) = match k.form {
         Form::LlamaCpp => (true, k.need(names::CAPTURE_INPUTS, "layer numbers")?),
@@ -453,7 +198,7 @@ fn read_capture(k: &Keys<'_>) -> Result<Vec<LayerId>, LoadError> {
     Ok(ids.iter().map(|id| LayerId((id - shift) as u32)).collect())
 }
 
-fn read_markov(k: &Keys<'_>) -> Result<Markov, LoadError> {
+pub(super) fn markov(k: &Keys<'_>) -> Result<Markov, LoadError> {
     if let Some((key, value)) = k.find(names::MARKOV_TYPE) {
         let MetaValue::Str(kind) = &value else {
             return Err(k.bad(&key, "\"vanilla\"", value));
@@ -488,7 +233,7 @@ fn first_dimension(k: &Keys<'_>, tensor: &str) -> Option<usize> {
     shape.first().and_then(|n| usize::try_from(*n).ok())
 }
 
-fn read_confidence(
+pub(super) fn confidence(
     k: &Keys<'_>,
     n_embd: usize,
     rank: usize,
@@ -521,7 +266,7 @@ fn read_confidence(
     Ok(input)
 }
 
-fn read_fingerprint(k: &Keys<'_>) -> Result<Option<[u8; 32]>, LoadError> {
+pub(super) fn fingerprint(k: &Keys<'_>) -> Result<Option<[u8; 32]>, LoadError> {
     let key = names::TARGET_FINGERPRINT;
     let Some(value) = k.source.meta(key) else {
         return Ok(None);

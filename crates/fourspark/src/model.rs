@@ -1,0 +1,288 @@
+//! From a file to the parts of an engine: the target, its tokenizer, and what may be known of both.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ds4_target::{CpuTarget, Ds4Meta, GgufSource, Model, Options};
+use engine_core::{Drafter, NumericClass, Target, TokenId};
+use gguf::{Dialects, Gguf, OpenOptions};
+use scheduler::Limits;
+use text::{Generation, PromptFormat, Tokenizer};
+
+use crate::drafting::{self, Draft};
+use crate::error::Error;
+use crate::vocab::Vocab;
+
+/// How to run a model. None of it changes a byte of an answer except `kv_sim`, which is part of the
+/// model as released.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Positions of a sequence, prompt and answer together; `None`: 4096, or fewer if the model was
+    /// trained for fewer.
+    pub ctx: Option<usize>,
+    /// Sequences that may run at once.
+    pub sequences: usize,
+    /// Threads; `None`: as many as the machine offers.
+    pub threads: Option<usize>,
+    /// The model's own roundings of cached rows, as it was released; off only for comparisons with
+    /// programs that lack them.
+    pub kv_sim: bool,
+    /// Meanings of type ids that forks use differently; needed for files that do not say.
+    pub dialects: Dialects,
+    /// Which drafter speculates.
+    pub draft: Draft,
+    /// Bounds of the scheduler.
+    pub limits: Limits,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            ctx: None,
+            sequences: 4,
+            threads: None,
+            kv_sim: true,
+            dialects: Dialects::default(),
+            draft: Draft::Off,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Opens a file, its header checked.
+    ///
+    /// # Errors
+    /// `File`.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Gguf, Error> {
+        let options = OpenOptions {
+            dialects: self.dialects,
+            ..OpenOptions::default()
+        };
+        Ok(Gguf::open(path, &options)?)
+    }
+
+    /// What these options mean for the target in a file.
+    ///
+    /// # Errors
+    /// `Model` if the file is no target.
+    pub fn for_target(&self, file: &Gguf) -> Result<Options, Error> {
+        let meta = Ds4Meta::read(&GgufSource::new(file.clone()))?;
+        Ok(self.for_context(meta.n_ctx_train))
+    }
+
+    fn for_context(&self, ctx_train: u64) -> Options {
+        let defaults = Options::default();
+        let usual = usize::try_from(ctx_train).unwrap_or(usize::MAX).min(4096);
+        Options {
+            n_ctx: self.ctx.unwrap_or(usual),
+            n_seq_max: self.sequences,
+            kv_sim: self.kv_sim,
+            threads: self.threads.unwrap_or(defaults.threads),
+            ..defaults
+        }
+    }
+}
+
+/// Which formats the tensors of one role have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleFormat {
+    /// The tensors' name without layer number and ending, as `ffn_up_exps`.
+    pub role: String,
+    /// Format of the rows.
+    pub format: String,
+    /// Tensors.
+    pub tensors: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What is loaded.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// The name to show.
+    pub name: String,
+    /// The file, if the model came from one.
+    pub file: Option<PathBuf>,
+    /// Digest of hyper-parameters, tensor table and samples of every tensor, hexadecimal.
+    pub fingerprint: String,
+    /// Bytes of all tensors.
+    pub tensor_bytes: u64,
+    /// Formats by role.
+    pub formats: Vec<RoleFormat>,
+    /// Positions of a sequence.
+    pub ctx: u64,
+    /// Positions the model was trained for.
+    pub ctx_train: u64,
+    /// Sequences that may run at once.
+    pub sequences: usize,
+    /// Vocabulary size.
+    pub n_vocab: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Width of a residual stream.
+    pub n_embd: usize,
+    /// Threads of the CPU target.
+    pub threads: usize,
+    /// Whether the model's own roundings are applied.
+    pub kv_sim: bool,
+    /// The promise about output bits.
+    pub class: NumericClass,
+    /// The prompt format's generation, as `Preview` or `V0731`.
+    pub generation: String,
+    /// How the generation was chosen, if the file does not say it in a way this build knows.
+    pub generation_remark: Option<String>,
+    /// The drafter's file.
+    pub draft: Option<PathBuf>,
+}
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// The model.
+    pub target: Box<dyn Target + Send>,
+    /// What proposes tokens to it, if anything.
+    pub drafter: Option<Box<dyn Drafter + Send>>,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Its prompt format.
+    pub format: PromptFormat,
+    /// Tokens that end an answer.
+    pub stop_tokens: Arc<[TokenId]>,
+    /// Opens a raw prompt.
+    pub bos: Option<TokenId>,
+    /// What may be known.
+    pub info: ModelInfo,
+}
+
+impl std::fmt::Debug for EngineParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EngineParts({})", self.info.name)
+    }
+}
+
+impl EngineParts {
+    /// Loads a model file. It stays mapped: it must not be changed while the target lives.
+    ///
+    /// # Errors
+    /// `File`, `Model`, `Text`, naming the file and what was expected.
+    pub fn load(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
+        let source = GgufSource::new(options.open(path)?);
+        // The model first: of a file of another architecture its name says most.
+        let model = Arc::new(Model::load(&source)?);
+        let vocab = Vocab::of(source.file().metadata())?;
+        let ctx_train = model.meta.n_ctx_train;
+        let (draft, sequences) = (options.draft.path()?, options.sequences);
+        let options = options.for_context(ctx_train);
+        let (threads, kv_sim) = (options.threads, options.kv_sim);
+        let target = CpuTarget::new(model, options)?;
+        let drafter = match &draft {
+            Some(path) => Some(drafting::load(path, &target, sequences)?),
+            None => None,
+        };
+        let mut parts = Self::assemble(Box::new(target), vocab);
+        let (file, info) = (source.file(), &mut parts.info);
+        info.name = display_name(file);
+        info.file = Some(file.path().to_path_buf());
+        info.tensor_bytes = file.tensor_bytes();
+        info.formats = formats(file);
+        info.ctx_train = ctx_train;
+        info.threads = threads;
+        info.kv_sim = kv_sim;
+        info.draft = draft;
+        parts.drafter = drafter;
+        Ok(parts)
+    }
+
+    /// The parts of an engine over any target.
+    ///
+    /// # Errors
+    /// `Prompt` if the vocabulary lacks a marker of the prompt format.
+    pub fn of(
+        target: Box<dyn Target + Send>,
+        tokenizer: Tokenizer,
+        generation: Generation,
+        name: &str,
+    ) -> Result<Self, Error> {
+        let vocab = Vocab::with(tokenizer, generation)?;
+        let mut parts = Self::assemble(target, vocab);
+        parts.info.name = name.to_owned();
+        Ok(parts)
+    }
+
+    fn assemble(target: Box<dyn Target + Send>, vocab: Vocab) -> Self {
+        Self {
+            info: info_of(&*target, &vocab),
+            target,
+            drafter: None,
+            tokenizer: vocab.tokenizer,
+            format: vocab.format,
+            stop_tokens: vocab.stop_tokens,
+            bos: vocab.bos,
+        }
+    }
+}
+
+fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
+    let info = target.info();
+    ModelInfo {
+        name: String::new(),
+        file: None,
+        fingerprint: info
+            .fingerprint
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
+        tensor_bytes: 0,
+        formats: Vec::new(),
+        ctx: info.n_ctx,
+        ctx_train: info.n_ctx,
+        sequences: info.n_seq_max,
+        n_vocab: info.n_vocab,
+        n_layer: info.n_layer,
+        n_embd: info.n_embd,
+        threads: 1,
+        kv_sim: true,
+        class: info.class,
+        generation: format!("{:?}", vocab.format.generation()),
+        generation_remark: vocab.remark.clone(),
+        draft: None,
+    }
+}
+
+/// `general.name`, or the file's name when that is missing, empty or not fit to be shown.
+fn display_name(file: &Gguf) -> String {
+    let fit = |name: &&str| {
+        let name = name.trim();
+        !name.is_empty() && name.len() <= 128 && !name.chars().any(char::is_control)
+    };
+    let given = file.metadata().find_str("general.name").ok().flatten();
+    match given.filter(fit) {
+        Some(name) => name.trim().to_owned(),
+        None => file
+            .path()
+            .file_stem()
+            .map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned()),
+    }
+}
+
+fn formats(file: &Gguf) -> Vec<RoleFormat> {
+    let mut sums: BTreeMap<(String, String), (usize, u64)> = BTreeMap::new();
+    for tensor in file.tensors() {
+        let name = match tensor.name.strip_prefix("blk.") {
+            Some(rest) => rest.split_once('.').map_or(rest, |(_, name)| name),
+            None => &tensor.name,
+        };
+        let role = name.strip_suffix(".weight").unwrap_or(name).to_owned();
+        let sum = sums.entry((role, tensor.format.to_string())).or_default();
+        *sum = (sum.0 + 1, sum.1 + tensor.bytes() as u64);
+    }
+    sums.into_iter()
+        .map(|((role, format), (tensors, bytes))| RoleFormat {
+            role,
+            format,
+            tensors,
+            bytes,
+        })
+        .collect()
+}

@@ -1,0 +1,95 @@
+//! Cases of `attend.cu`.
+
+use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32};
+use crate::KernelError;
+use crate::cpu::{AttendScratch, attend};
+use crate::launch::attend::{Shape, chunks, merge};
+
+/// Key counts around the chunk size, several positions and heads.
+///
+/// # Errors
+/// A failed launch.
+pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
+    let shape = |positions, heads, dim, rows, stride| Shape {
+        positions,
+        heads,
+        dim,
+        rows,
+        stride,
+    };
+    let mut shapes = vec![
+        shape(5, 8, 64, 300, 300),
+        shape(1, 16, 512, 200, 140),
+        shape(2, 8, 96, 40, 1),
+    ];
+    if depth == Depth::Full {
+        shapes.extend([
+            shape(4, 64, 512, 5000, 640),
+            shape(9, 64, 512, 9000, 1200),
+            shape(1, 64, 512, 40_000, 20_000),
+        ]);
+    }
+    let mut outcomes = Vec::new();
+    for s in shapes {
+        outcomes.push(one(runner, &s)?);
+        runner.reset();
+    }
+    Ok(outcomes)
+}
+
+fn one<R: Runner>(runner: &mut R, s: &Shape) -> Result<Outcome, KernelError> {
+    let mut noise = Noise::new((s.positions * 7919 + s.stride * 31 + s.dim) as u64);
+    let mut floats = |n: usize| (0..n).map(|_| noise.value()).collect::<Vec<f32>>();
+    let (q, rows) = (
+        floats(s.positions * s.heads * s.dim),
+        floats(s.rows * s.dim),
+    );
+    let sinks: Vec<f32> = floats(s.heads).iter().map(|v| v * 4.0).collect();
+    // Positions see fewer and fewer keys: the last ones of each list are not used.
+    let counts: Vec<u32> = (0..s.positions)
+        .map(|p| (s.stride - p * s.stride / (s.positions + 1)) as u32)
+        .collect();
+    let keys: Vec<u32> = (0..s.positions * s.stride)
+        .map(|_| noise.below(s.rows as u32))
+        .collect();
+    let scale = 1.0 / (s.dim as f32).sqrt();
+    let mut want = vec![0f32; q.len()];
+    let mut scratch = AttendScratch::default();
+    for (p, count) in counts.iter().enumerate() {
+        let at = p * s.heads * s.dim..(p + 1) * s.heads * s.dim;
+        let list = &keys[p * s.stride..][..*count as usize];
+        attend(
+            &q[at.clone()],
+            &rows,
+            list,
+            scale,
+            &sinks,
+            &mut scratch,
+            &mut want[at],
+        );
+    }
+    let words = |w: &[u32]| w.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let inputs = [
+        runner.load(&f32_bytes(&q), 0)?,
+        runner.load(&f32_bytes(&rows), 0)?,
+        runner.load(&words(&keys), 0)?,
+        runner.load(&words(&counts), 0)?,
+    ];
+    let partial = s.positions * s.chunks() * s.heads * 4;
+    let (m, l) = (runner.poisoned(partial)?, runner.poisoned(partial)?);
+    let acc = runner.poisoned(partial * s.dim)?;
+    runner.launch(
+        &chunks(s, scale)?,
+        &[inputs[0], inputs[1], inputs[2], inputs[3], m, l, acc],
+    )?;
+    let (sinks, out) = (
+        runner.load(&f32_bytes(&sinks), 0)?,
+        runner.poisoned(want.len() * 4)?,
+    );
+    runner.launch(&merge(s)?, &[m, l, acc, sinks, inputs[3], out])?;
+    let name = format!(
+        "attend {}x{}x{} over {}",
+        s.positions, s.heads, s.dim, s.stride
+    );
+    Ok(compare_f32(name, &want, &to_f32(&runner.read(out)?)))
+}

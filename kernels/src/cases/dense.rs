@@ -1,0 +1,81 @@
+//! Cases of `dense.cu`: f32, f16 and bf16 matrices.
+
+use fpx_quant::{Format, Matrix, Out, matmul_f32};
+
+use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32};
+use crate::KernelError;
+use crate::launch::dense;
+
+/// Random weights in file order.
+fn weights(format: Format, count: usize, noise: &mut Noise) -> Vec<u8> {
+    // Halves with random fractions and exponents around one, some denormal.
+    let f16 = |w: u32| (w & 0x83ff) as u16 | (9 + (w >> 16) as u16 % 8) << 10;
+    let mut out = Vec::with_capacity(count * format.block_bytes());
+    for index in 0..count {
+        let word = noise.word();
+        match format {
+            Format::F16 if index % 97 == 0 => out.extend(((word & 0x83ff) as u16).to_le_bytes()),
+            Format::F16 => out.extend(f16(word).to_le_bytes()),
+            Format::BF16 => out.extend(((noise.value().to_bits() >> 16) as u16).to_le_bytes()),
+            _ => out.extend(noise.value().to_le_bytes()),
+        }
+    }
+    out
+}
+
+/// Every format; rows 1, 8, 9 and 256; segments full, short and many.
+///
+/// # Errors
+/// A failed launch.
+pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
+    let mut shapes = vec![
+        (1, 1, 1),
+        (24, 512, 8),
+        (33, 544, 9),
+        (17, 1000, 3),
+        (9, 4096, 2),
+        (5, 8200, 1),
+        (12, 96, 256),
+    ];
+    if depth == Depth::Full {
+        shapes.extend([
+            (256, 4096, 256),
+            (1003, 4096, 8),
+            (24, 16_384, 9),
+            (4096, 1024, 1),
+        ]);
+    }
+    let mut outcomes = Vec::new();
+    for format in [Format::F32, Format::F16, Format::BF16] {
+        for (rows, k, cols) in &shapes {
+            let (rows, k, cols) = (*rows, *k, *cols);
+            let mut noise = Noise::new((rows * 1_000_000 + k * 100 + cols) as u64);
+            let w = weights(format, rows * k, &mut noise);
+            let x = noise.activations(cols, k);
+            let mut want = vec![0f32; cols * rows];
+            let matrix = Matrix::new(format, rows, k, &w)?;
+            matmul_f32(
+                &matrix,
+                0..rows,
+                &x,
+                0..cols,
+                &mut Out::new(&mut want, cols, rows),
+            );
+            let buffers = [
+                runner.load(&w, 0)?,
+                runner.load(&f32_bytes(&x), 0)?,
+                runner.poisoned(want.len() * 4)?,
+            ];
+            let call = dense::product(format, rows, k, cols)?;
+            runner.launch(&call, &buffers)?;
+            let got = to_f32(&runner.read(buffers[2])?);
+            outcomes.push(compare_f32(
+                format!("{} {rows}x{k} by {cols}", call.kernel),
+                &want,
+                &got,
+            ));
+            runner.reset();
+        }
+    }
+    Ok(outcomes)
+}
