@@ -360,7 +360,13 @@ fn keyed(
         let before = text.len();
         let walk = exact(&proposed, |row| {
             assert_eq!(row + before, text.len(), "rows in order, one token each");
-            let token = draw(&text);
+            // A row knows the candidates before it, not what was drawn.
+            let seen: Vec<TokenId> = text[..before]
+                .iter()
+                .chain(&proposed[..row])
+                .copied()
+                .collect();
+            let token = draw(&seen);
             text.push(token);
             if text.len() == n {
                 Next::Last(token, ())
