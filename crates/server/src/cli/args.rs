@@ -53,10 +53,13 @@ pub(crate) struct ModelArgs {
     /// Leave out the model's own roundings of cached rows, to compare with programs without them.
     #[arg(long)]
     pub(crate) no_kv_sim: bool,
-    /// Speculate with a DSpark drafter: a file, or without one the drafter that ships with the
-    /// program. The text is the same, only the speed differs.
-    #[arg(long, value_name = "FILE", num_args = 0..=1)]
-    pub(crate) draft: Option<Option<PathBuf>>,
+    /// Speculate with the DSpark drafter that ships with the program. The text is the same, only
+    /// the speed differs.
+    #[arg(long, conflicts_with = "draft_model")]
+    pub(crate) draft: bool,
+    /// Speculate with this drafter (GGUF).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) draft_model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) dialect: DialectArgs,
 }

@@ -19,10 +19,10 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
-        draft: match &args.draft {
+        draft: match &args.draft_model {
+            Some(file) => Draft::File(file.clone()),
+            None if args.draft => Draft::Shipped,
             None => Draft::Off,
-            Some(None) => Draft::Shipped,
-            Some(Some(file)) => Draft::File(file.clone()),
         },
         ..EngineOptions::default()
     }
