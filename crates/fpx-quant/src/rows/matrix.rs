@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::a8::BLOCK;
 use crate::format::{Format, FormatError};
 use crate::rows::term::Term;
 
@@ -76,6 +77,19 @@ impl<'a> Matrix<'a> {
     pub fn row(&self, row: usize) -> &'a [u8] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         &self.data[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Bytes from a segment of a row (blocks of 32) to what a kernel that takes `abreast` rows,
+    /// segment by segment, reads next: the segment after, or the first one `abreast` rows on.
+    #[inline]
+    pub(super) fn ahead(&self, abreast: usize, segment: Range<usize>) -> usize {
+        let bytes =
+            |blocks: usize| blocks * BLOCK / self.format.block_elems() * self.format.block_bytes();
+        if segment.end * BLOCK < self.k {
+            bytes(segment.len())
+        } else {
+            abreast * self.row_bytes - bytes(segment.start)
+        }
     }
 
     /// Some of its rows as a matrix (an expert of a stack, a slice of a thread).

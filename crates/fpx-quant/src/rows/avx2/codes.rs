@@ -3,14 +3,13 @@
 //! Layouts: spec/fpx-formats.md 1 and `crate::native`. The bias of each format is `Kernel::of`'s.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use super::ROWS;
 use super::scales::{
     byte_pairs, bytes, e8m0_half, f16, part, top_bytes, transpose_2, transpose_4, transpose_8,
     transpose_pairs, ue4m3, ue4m3_signed,
 };
-use super::tile::{Tile, stored};
+use super::tile::{Segment, Tile};
 use crate::block::{FP2_S40, FP3, FP4};
 use crate::native::FP4_E2M1;
 use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x8};
@@ -31,9 +30,10 @@ macro_rules! pair_at {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp2_signed(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<10>(rows, blocks);
+pub(super) fn fp2_signed(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<10, 1>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
         tile.set_all(b, codes);
         let e = pair_at!(rows, b, 8);
@@ -46,9 +46,10 @@ pub(super) fn fp2_signed(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<us
 /// zero, which a sum that starts at +0 does not keep.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp2_signed_neg(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<10>(rows, blocks);
+pub(super) fn fp2_signed_neg(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<10, 1>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
         tile.set_all(b, codes);
         let e = pair_at!(rows, b, 8);
@@ -59,9 +60,10 @@ pub(super) fn fp2_signed_neg(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Rang
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp2_affine(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<10>(rows, blocks);
+pub(super) fn fp2_affine(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<10, 1>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
         tile.set_all(b, codes);
         let e = pair_at!(rows, b, 8);
@@ -72,10 +74,11 @@ pub(super) fn fp2_affine(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<us
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp2_s40(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<10>(rows, blocks);
+pub(super) fn fp2_s40(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<10, 1>();
     let level = table(biased(&FP2_S40, 4));
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let codes = fp2_codes(each!(8, i => part(&rows[i][b], 0)));
         tile.set_all(b, each!(8, g => _mm256_shuffle_epi8(level, codes[g])));
         let e = pair_at!(rows, b, 8);
@@ -104,13 +107,14 @@ fn fp2_codes(rows: [&[u8; 8]; ROWS]) -> [__m256i; 8] {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp3(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<14>(rows, blocks);
+pub(super) fn fp3(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<14, 1>();
     let level = table(biased(&FP3, 4));
     // Three bytes, eight codes, a word; the scale bytes on top of the first two words.
     let spread = _mm_setr_epi8(0, 1, 2, 14, 3, 4, 5, 15, 6, 7, 10, -1, 11, 12, 13, -1);
     let spread = _mm256_broadcastsi128_si256(spread);
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let pairs = each!(4, i => {
             let pair = _mm256_set_m128i(load_14(&rows[i + 4][b]), load_14(&rows[i][b]));
             _mm256_shuffle_epi8(pair, spread)
@@ -149,10 +153,11 @@ fn fp3_codes(pairs: __m256i) -> __m256i {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<18>(rows, blocks);
+pub(super) fn fp4(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<18, 1>();
     let level = table(biased(&FP4, 10));
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         nibbles(tile, b, each!(8, i => part(&rows[i][b], 0)), level);
         let e = pair_at!(rows, b, 16);
         store_f32x8(&mut tile.scale[b][0], ue4m3(e[0]));
@@ -162,10 +167,11 @@ pub(super) fn fp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp4_fast(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<17>(rows, blocks);
+pub(super) fn fp4_fast(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<17, 1>();
     let level = table(biased(&FP4, 10));
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         nibbles(tile, b, each!(8, i => part(&rows[i][b], 0)), level);
         store_f32x8(&mut tile.scale[b][0], ue4m3(byte_at!(rows, b, 16)));
     }
@@ -173,10 +179,11 @@ pub(super) fn fp4_fast(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usiz
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn mxfp4(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<17>(rows, blocks);
+pub(super) fn mxfp4(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<17, 1>();
     let level = table(biased(&FP4_E2M1, 12));
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         nibbles(tile, b, each!(8, i => part(&rows[i][b], 1)), level);
         store_f32x8(&mut tile.scale[b][0], e8m0_half(byte_at!(rows, b, 0)));
     }
@@ -198,8 +205,8 @@ fn nibbles(tile: &mut Tile, block: usize, rows: [&[u8; 16]; ROWS], level: __m256
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp6<const NEG32: bool>(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<26>(rows, blocks);
+pub(super) fn fp6<const NEG32: bool>(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<26, 1>();
     // Three bytes, four codes, a word. The second load starts at byte 10 and also brings the scale
     // bytes, which go on top of its first two words.
     let spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
@@ -207,6 +214,7 @@ pub(super) fn fp6<const NEG32: bool>(tile: &mut Tile, rows: &[&[u8]; ROWS], bloc
     let later = _mm_setr_epi8(2, 3, 4, 14, 5, 6, 7, 15, 8, 9, 10, -1, 11, 12, 13, -1);
     let later = _mm256_broadcastsi128_si256(later);
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let first = transpose_pairs(each!(4, i => {
             let (low, high) = (part(&rows[i][b], 0), part(&rows[i + 4][b], 0));
             let pair = _mm256_set_m128i(load_u8x16(high), load_u8x16(low));
@@ -249,9 +257,10 @@ fn fp6_levels<const NEG32: bool>(word: __m256i) -> __m256i {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn fp8(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<33>(rows, blocks);
+pub(super) fn fp8(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<33, 1>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         whole_bytes(tile, b, each!(8, i => part(&rows[i][b], 0)));
         store_f32x8(&mut tile.scale[b][0], ue4m3(byte_at!(rows, b, 32)));
     }
@@ -259,9 +268,10 @@ pub(super) fn fp8(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn q8_0(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<34>(rows, blocks);
+pub(super) fn q8_0(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<34, 1>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         whole_bytes(tile, b, each!(8, i => part(&rows[i][b], 2)));
         store_f32x8(
             &mut tile.scale[b][0],

@@ -1,27 +1,23 @@
 //! K-quant blocks to tiles: Q4_K, Q2_K, IQ2_XXS. Layouts: `crate::native`.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 use super::ROWS;
 use super::scales::{f16, part, transpose_2, transpose_4, transpose_8, transpose_pairs};
-use super::tile::{Tile, stored};
+use super::tile::{Segment, Tile};
 use crate::native::{IQ2_GRID as GRID, IQ2_SIGNS as SIGNS};
 use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x8};
 
 /// Sub-blocks of 32 in a stored block.
 const SUBS: usize = 8;
 
-fn whole(blocks: Range<usize>) -> Range<usize> {
-    blocks.start / SUBS..blocks.end / SUBS
-}
-
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn q4k(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<144>(rows, whole(blocks));
+pub(super) fn q4k(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<144, SUBS>();
     let low = _mm256_set1_epi8(15);
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         for pair in 0..SUBS / 2 {
             let words = transpose_8(each!(8, i => part(&rows[i][b], 16 + 32 * pair)));
             for group in 0..8 {
@@ -61,9 +57,10 @@ fn q4k_scales(head: [__m128i; ROWS]) -> ([__m256i; 2], [__m256i; 2]) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn q2k(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<84>(rows, whole(blocks));
+pub(super) fn q2k(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<84, SUBS>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         for quarter in 0..2 {
             let words = transpose_8(each!(8, i => part(&rows[i][b], 16 + 32 * quarter)));
             for group in 0..8 {
@@ -98,9 +95,10 @@ fn q2k_codes(tile: &mut Tile, first: usize, group: usize, word: __m256i) {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn iq2_xxs(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<66>(rows, whole(blocks));
+pub(super) fn iq2_xxs(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<66, SUBS>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let d = f16(each!(8, i => *part(&rows[i][b], 0)));
         for sub in 0..SUBS {
             let parts = each!(8, i => part::<8>(&rows[i][b], 2 + 8 * sub));

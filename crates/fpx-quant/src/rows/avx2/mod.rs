@@ -25,7 +25,7 @@ pub(super) use float::matmul_f32;
 pub(super) use scales::part;
 
 use dot::{Columns, Kernel};
-use tile::Tile;
+use tile::{Segment, Tile};
 
 /// Weight rows abreast.
 const ROWS: usize = 8;
@@ -41,7 +41,12 @@ pub(super) fn matmul_a8(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mu
         let live = row..w.rows().min(row + ROWS);
         for first in (0..blocks).step_by(SEGMENT_BLOCKS) {
             let here = first..blocks.min(first + SEGMENT_BLOCKS);
-            tile.fill(w.format(), &rows, here.clone());
+            let segment = Segment {
+                rows: &rows,
+                blocks: here.clone(),
+                ahead: w.ahead(ROWS, here.clone()),
+            };
+            tile.fill(w.format(), &segment);
             let columns = Columns {
                 x,
                 first: cols.start,

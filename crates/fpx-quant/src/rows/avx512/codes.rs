@@ -3,11 +3,9 @@
 //! Layouts: spec/fpx-formats.md 1 and `crate::native`. The bias of each format is `Kernel::of`'s.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::ROWS;
 use super::scales::*;
-use super::tile::{Tile, stored};
+use super::tile::{Segment, Tile};
 use crate::block;
 use crate::native::FP4_E2M1;
 use crate::rows::avx2::part;
@@ -55,11 +53,14 @@ macro_rules! decoder {
         )]
         #[inline]
         pub(super) fn $name(
-            $tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize> $(, $more: $type)*
+            $tile: &mut Tile, segment: &Segment<'_> $(, $more: $type)*
         ) {
-            let $rows = stored::<$bytes>(rows, blocks);
+            let $rows = segment.stored::<$bytes, 1>();
             $(let $var = $value;)*
-            for $b in 0..$rows[0].len() $body
+            for $b in 0..$rows[0].len() {
+                segment.prefetch(&$rows, $b);
+                $body
+            }
         }
     };
 }

@@ -1,11 +1,9 @@
 //! K-quant blocks to tiles: Q4_K, Q2_K, IQ2_XXS. Layouts: `crate::native`.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::ROWS;
 use super::scales::{f16, quarters, transpose_2, transpose_4, words_16};
-use super::tile::{Tile, stored};
+use super::tile::{Segment, Tile};
 use crate::native::{IQ2_GRID as GRID, IQ2_SIGNS as SIGNS};
 use crate::rows::avx2::part;
 use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x16};
@@ -13,16 +11,13 @@ use crate::rows::x86::mem::{load_u8x8, load_u8x16, store_f32x16};
 /// Sub-blocks of 32 in a stored block.
 const SUBS: usize = 8;
 
-fn whole(blocks: Range<usize>) -> Range<usize> {
-    blocks.start / SUBS..blocks.end / SUBS
-}
-
 #[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 #[inline]
-pub(super) fn q4k(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<144>(rows, whole(blocks));
+pub(super) fn q4k(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<144, SUBS>();
     let low = _mm512_set1_epi8(15);
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         for part_of in 0..SUBS {
             // 16 bytes: half of the groups of two sub-blocks.
             let words = words_16!(i => part(&rows[i][b], 16 + 16 * part_of));
@@ -62,9 +57,10 @@ fn q4k_scales(head: [__m512i; 4]) -> ([__m512i; 2], [__m512i; 2]) {
 
 #[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 #[inline]
-pub(super) fn q2k(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<84>(rows, whole(blocks));
+pub(super) fn q2k(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<84, SUBS>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         for part_of in 0..4 {
             // 16 bytes: half of the groups of four sub-blocks.
             let words = words_16!(i => part(&rows[i][b], 16 + 16 * part_of));
@@ -101,9 +97,10 @@ fn q2k_codes(tile: &mut Tile, first: usize, group: usize, word: __m512i) {
 
 #[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 #[inline]
-pub(super) fn iq2_xxs(tile: &mut Tile, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
-    let rows = stored::<66>(rows, whole(blocks));
+pub(super) fn iq2_xxs(tile: &mut Tile, segment: &Segment<'_>) {
+    let rows = segment.stored::<66, SUBS>();
     for b in 0..rows[0].len() {
+        segment.prefetch(&rows, b);
         let d = f16(each!(16, i => *part(&rows[i][b], 0)));
         for sub in 0..SUBS {
             let parts = each!(16, i => part::<8>(&rows[i][b], 2 + 8 * sub));

@@ -20,7 +20,7 @@ use crate::rows::out::Out;
 use crate::rows::reference::SEGMENT_BLOCKS;
 
 use dot::{Columns, Kernel};
-use tile::Tile;
+use tile::{Segment, Tile};
 
 /// Weight rows abreast.
 const ROWS: usize = 16;
@@ -36,7 +36,12 @@ pub(super) fn matmul_a8(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mu
         let live = row..w.rows().min(row + ROWS);
         for first in (0..blocks).step_by(SEGMENT_BLOCKS) {
             let here = first..blocks.min(first + SEGMENT_BLOCKS);
-            tile.fill(w.format(), &rows, here.clone());
+            let segment = Segment {
+                rows: &rows,
+                blocks: here.clone(),
+                ahead: w.ahead(ROWS, here.clone()),
+            };
+            tile.fill(w.format(), &segment);
             let columns = Columns {
                 x,
                 first: cols.start,

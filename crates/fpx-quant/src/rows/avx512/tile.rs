@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::{ROWS, codes, kquant};
 use crate::format::{Format, Fp2Dialect, Fp6Endpoint};
 use crate::rows::reference::SEGMENT_BLOCKS;
+use crate::rows::x86::mem::prefetch;
 use crate::rows::x86::mem::store_u8x64;
 
 /// Levels and scales of a segment of sixteen rows; see `avx2::tile::Tile`. Levels are biased.
@@ -28,23 +29,23 @@ impl Tile {
     /// Decodes blocks of sixteen rows.
     #[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
     #[inline]
-    pub(super) fn fill(&mut self, format: Format, rows: &[&[u8]; ROWS], blocks: Range<usize>) {
+    pub(super) fn fill(&mut self, format: Format, segment: &Segment<'_>) {
         match format {
-            Format::Fp2(Fp2Dialect::Signed) => codes::fp2_signed(self, rows, blocks),
-            Format::Fp2(Fp2Dialect::SignedNeg) => codes::fp2_signed_neg(self, rows, blocks),
-            Format::Fp2(Fp2Dialect::Affine) => codes::fp2_affine(self, rows, blocks),
-            Format::Fp2(Fp2Dialect::S40) => codes::fp2_s40(self, rows, blocks),
-            Format::Fp3 => codes::fp3(self, rows, blocks),
-            Format::Fp4 => codes::fp4(self, rows, blocks),
-            Format::Fp4Fast => codes::fp4_fast(self, rows, blocks),
-            Format::Fp6(Fp6Endpoint::Zero) => codes::fp6(self, rows, blocks, &codes::FP6_LEVELS),
-            Format::Fp6(Fp6Endpoint::Neg32) => codes::fp6(self, rows, blocks, &codes::FP6_NEG32),
-            Format::Fp8 => codes::fp8(self, rows, blocks),
-            Format::Q8_0 => codes::q8_0(self, rows, blocks),
-            Format::Mxfp4 => codes::mxfp4(self, rows, blocks),
-            Format::Q4K => kquant::q4k(self, rows, blocks),
-            Format::Q2K => kquant::q2k(self, rows, blocks),
-            Format::Iq2Xxs => kquant::iq2_xxs(self, rows, blocks),
+            Format::Fp2(Fp2Dialect::Signed) => codes::fp2_signed(self, segment),
+            Format::Fp2(Fp2Dialect::SignedNeg) => codes::fp2_signed_neg(self, segment),
+            Format::Fp2(Fp2Dialect::Affine) => codes::fp2_affine(self, segment),
+            Format::Fp2(Fp2Dialect::S40) => codes::fp2_s40(self, segment),
+            Format::Fp3 => codes::fp3(self, segment),
+            Format::Fp4 => codes::fp4(self, segment),
+            Format::Fp4Fast => codes::fp4_fast(self, segment),
+            Format::Fp6(Fp6Endpoint::Zero) => codes::fp6(self, segment, &codes::FP6_LEVELS),
+            Format::Fp6(Fp6Endpoint::Neg32) => codes::fp6(self, segment, &codes::FP6_NEG32),
+            Format::Fp8 => codes::fp8(self, segment),
+            Format::Q8_0 => codes::q8_0(self, segment),
+            Format::Mxfp4 => codes::mxfp4(self, segment),
+            Format::Q4K => kquant::q4k(self, segment),
+            Format::Q2K => kquant::q2k(self, segment),
+            Format::Iq2Xxs => kquant::iq2_xxs(self, segment),
             _ => unreachable!("{format}: checked by the caller"),
         }
     }
@@ -57,11 +58,34 @@ impl Tile {
     }
 }
 
-/// The stored blocks of sixteen rows, all slices equally long.
-#[inline(always)]
-pub(super) fn stored<'a, const BYTES: usize>(
-    rows: &[&'a [u8]; ROWS],
-    blocks: Range<usize>,
-) -> [&'a [[u8; BYTES]]; ROWS] {
-    each!(16, i => &rows[i].as_chunks().0[blocks.start..blocks.end])
+/// What a tile is filled from.
+pub(super) struct Segment<'a> {
+    pub(super) rows: &'a [&'a [u8]; ROWS],
+    /// Blocks of 32.
+    pub(super) blocks: Range<usize>,
+    /// Bytes from a row's segment to the one that the same lane takes next.
+    pub(super) ahead: usize,
+}
+
+impl<'a> Segment<'a> {
+    /// The stored blocks of sixteen rows, all slices equally long; a stored block holds `SUBS`
+    /// blocks of 32.
+    #[inline(always)]
+    pub(super) fn stored<const BYTES: usize, const SUBS: usize>(
+        &self,
+    ) -> [&'a [[u8; BYTES]]; ROWS] {
+        let (start, end) = (self.blocks.start / SUBS, self.blocks.end / SUBS);
+        each!(16, i => &self.rows[i].as_chunks().0[start..end])
+    }
+
+    /// Asks for what follows a stored block in the next segment: a stream of short runs in sixteen
+    /// rows is more than the processor foresees by itself.
+    #[inline(always)]
+    pub(super) fn prefetch<const BYTES: usize>(&self, rows: &[&[[u8; BYTES]]; ROWS], b: usize) {
+        for line in (0..BYTES).step_by(64) {
+            for row in rows {
+                prefetch(&row[b], self.ahead + line);
+            }
+        }
+    }
 }
