@@ -1,5 +1,5 @@
-//! Prefill and decode speed of a GGUF model on this processor: `speed FILE [threads] [prompt] [generate]`.
-//! Prints medians of repeated runs; a figure from a shared machine is only worth its ratio to another
+//! Prefill and decode speed of a GGUF model on this processor:
+//! `speed FILE [threads] [prompt] [generate] [repeats]`. Prints medians of the repeats; a figure from a shared machine is only worth its ratio to another
 //! taken in the same run.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -25,6 +25,7 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let number = |i: usize, default: usize| args.get(i).map_or(default, |a| a.parse().unwrap());
     let (threads, prompt, generate) = (number(2, 2), number(3, 512), number(4, 128));
+    let repeats = number(5, 7).max(1);
     let file = gguf::Gguf::open(&args[1], &gguf::OpenOptions::default()).unwrap();
     let model = Arc::new(Model::load(&GgufSource::new(file)).unwrap());
     let options = Options {
@@ -37,7 +38,7 @@ fn main() {
         .map(|i| (i * 7919 + 13) % t.info().n_vocab as u32)
         .collect();
     let (mut prefill, mut decode) = (vec![], vec![]);
-    for _ in 0..7 {
+    for _ in 0..repeats {
         let seq = t.open().unwrap();
         let start = Instant::now();
         let mut next = 0;
@@ -62,6 +63,9 @@ fn main() {
     decode.sort_by(f64::total_cmp);
     println!(
         "threads {threads}: prefill {prompt} {:.0} tok/s (best {:.0}), decode {generate} {:.0} tok/s (best {:.0})",
-        prefill[3], prefill[6], decode[3], decode[6]
+        prefill[repeats / 2],
+        prefill[repeats - 1],
+        decode[repeats / 2],
+        decode[repeats - 1]
     );
 }
