@@ -4,7 +4,8 @@
 //! A region is open to whoever comes: workers that are awake join it, and the caller waits only for
 //! those that did. A worker that sleeps, or that the system runs elsewhere, delays nobody. Workers
 //! spin briefly for the next region, then sleep, so that an idle engine uses no processor and a busy
-//! machine is not starved. How work is divided never changes a bit of the result: every output
+//! machine is not starved. A worker that the system takes away inside a region does delay it; after
+//! that the caller works alone for a while, and counts it. How work is divided never changes a bit of the result: every output
 //! element is computed whole by one task.
 //!
 //! The unsafe of this crate lives here: lending a closure to workers, and splitting an output
@@ -17,9 +18,18 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Turns of the spin loop before a worker sleeps: some tens of microseconds.
 const SPIN: u32 = 4_000;
+
+/// Waiting for workers beyond twice the caller's own share of the region and this (nanoseconds) is a
+/// stall: tasks are even enough that only a worker without a processor explains it.
+const STALL: u64 = 100_000;
+
+/// How long the caller works alone after a stall: so many times its length, at most this.
+const STALL_REST: u64 = 16;
+const LONGEST_REST: u64 = 100_000_000;
 
 /// The state word: workers inside, how many may be, whether the region is open, and which it is.
 const INSIDE: u64 = (1 << 16) - 1;
@@ -66,6 +76,10 @@ pub struct Pool {
     /// Whether a region is open; another caller, or a task of it, works alone meanwhile.
     busy: AtomicBool,
     handed: AtomicU64,
+    stalls: AtomicU64,
+    /// Nanoseconds after `start` until which no region is opened.
+    alone_until: AtomicU64,
+    start: Instant,
 }
 
 impl std::fmt::Debug for Pool {
@@ -108,6 +122,9 @@ impl Pool {
             workers,
             busy: AtomicBool::new(false),
             handed: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+            alone_until: AtomicU64::new(0),
+            start: Instant::now(),
         }
     }
 
@@ -123,13 +140,26 @@ impl Pool {
         self.handed.load(Ordering::Relaxed)
     }
 
+    /// Regions that a worker held up, each followed by a while in which the caller worked alone.
+    #[must_use]
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
     /// Runs `f(0) .. f(tasks - 1)`, each exactly once, on whatever threads are free. Returns when all
     /// are done. A second caller, and a task that calls this, run theirs alone.
     ///
     /// # Panics
     /// If a task panicked.
     pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-        if tasks <= 1 || self.workers.is_empty() || self.busy.swap(true, Ordering::Acquire) {
+        let alone = tasks <= 1 || self.workers.is_empty();
+        let began = if alone { 0 } else { self.now() };
+        let alone = alone || began < self.alone_until.load(Ordering::Relaxed);
+        if alone || self.busy.swap(true, Ordering::Acquire) {
             (0..tasks).for_each(f);
             return;
         }
@@ -147,7 +177,13 @@ impl Pool {
         let finish = Finish { pool: self };
         open(s, helpers);
         take_tasks(s, f, tasks);
+        let worked = self.now();
         drop(finish);
+        let ended = self.now();
+        if let Some(rest) = rest_after(worked - began, ended - worked) {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+            self.alone_until.store(ended + rest, Ordering::Relaxed);
+        }
         assert!(
             !s.panicked.swap(false, Ordering::SeqCst),
             "a task of a parallel region panicked"
@@ -181,6 +217,11 @@ impl Drop for Pool {
             let _ = w.join();
         }
     }
+}
+
+/// How long to work alone after a region: `None` if its workers did not hold it up.
+fn rest_after(own: u64, waited: u64) -> Option<u64> {
+    (waited > 2 * own + STALL).then(|| (STALL_REST * waited).min(LONGEST_REST))
 }
 
 /// Opens the next region to `helpers` workers and wakes as many sleepers.
@@ -424,6 +465,27 @@ mod tests {
     }
 
     #[test]
+    fn only_a_worker_without_a_processor_is_a_stall() {
+        let (us, ms) = (1_000, 1_000_000);
+        assert_eq!(rest_after(10 * us, 90 * us), None, "a short wait");
+        assert_eq!(rest_after(5 * ms, 9 * ms), None, "an uneven long region");
+        assert_eq!(rest_after(10 * us, 4 * ms), Some(64 * ms));
+        assert_eq!(rest_after(10 * us, 400 * ms), Some(100 * ms), "no longer");
+        let pool = Pool::new(2);
+        let caller = std::thread::current().id();
+        let hold = |_: usize| {
+            let worker = std::thread::current().id() != caller;
+            let millis = if worker { 60 } else { 2 };
+            std::thread::sleep(std::time::Duration::from_millis(millis));
+        };
+        // The worker may miss a region, but not for ever.
+        (0..1_000)
+            .take_while(|_| pool.stalls() == 0)
+            .for_each(|_| pool.run(2, &hold));
+        assert_eq!(pool.stalls(), 1);
+    }
+
+    #[test]
     fn only_regions_with_several_tasks_are_opened() {
         let pool = Pool::new(2);
         pool.run(1, &|_| {});
@@ -431,8 +493,8 @@ mod tests {
         assert_eq!(pool.regions(), 0);
         pool.run(2, &|_| {});
         assert_eq!(pool.regions(), 1);
-        // Long enough that the worker sleeps in between.
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        // Long enough that the worker sleeps in between, and any rest is over.
+        std::thread::sleep(std::time::Duration::from_millis(120));
         pool.run(2, &|_| {});
         assert_eq!(pool.regions(), 2);
     }
