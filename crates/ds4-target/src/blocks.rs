@@ -150,7 +150,7 @@ impl BlockRunner {
             kv_sim: *kv_sim,
             ropes,
         };
-        hc::merge(&ctx, site, &s.x, &mut s.a8, pre_norm);
+        hc::merge(&ctx, site, &s.x, &mut s.m, &mut s.a8, pre_norm);
         let d = norm.len();
         for (row, out) in pre_norm.chunks_exact(d).zip(normed.chunks_exact_mut(d)) {
             ds4_kernels::cpu::rms_norm(row, norm, meta.rms_eps, out);

@@ -12,6 +12,7 @@ mod layers;
 mod linear;
 pub mod meta;
 pub mod pool;
+pub mod profile;
 pub mod source;
 pub mod state;
 mod target;

@@ -10,10 +10,15 @@ use engine_core::mutant::mutant;
 use fpx_quant::{A8Rows, Matrix, Out, OutQueue, matmul_a8, matmul_f32};
 
 use crate::pool::Pool;
+use crate::profile::Laps;
 use crate::tensor::Tensor;
 
-/// Multiply-adds below which a region is not worth waking threads for.
-const SERIAL_MACS: usize = 150_000;
+/// Multiply-adds below which a region is not worth a hand-over: some microseconds of one thread.
+const SERIAL_MACS: usize = 48_000;
+
+/// Multiply-adds that a piece of a product has at least: taking one and starting a kernel on it is
+/// not free.
+const PIECE_MACS: usize = 16_000;
 
 /// An activation matrix, `[n, k]` f32, and its int8 blocks for weights that need them.
 #[derive(Debug)]
@@ -81,7 +86,12 @@ impl<'a> Job<'a> {
         out: Out<'a>,
     ) -> Self {
         // Pieces of whole register tiles, a few a thread so that uneven threads even out.
-        let each = w.rows().div_ceil(4 * pool.threads()).next_multiple_of(8);
+        let even = w.rows().div_ceil(4 * pool.threads());
+        let worth = PIECE_MACS / (w.k() * cols.len()).max(1);
+        let each = match pool.threads() {
+            1 => w.rows().max(1),
+            _ => even.max(worth).next_multiple_of(8),
+        };
         Self {
             w,
             input,
@@ -113,13 +123,39 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Room for the jobs of a region, kept from region to region so that a pass allocates nothing. Empty
+/// between regions: its lifetime says nothing.
+#[derive(Debug, Default)]
+pub(crate) struct JobRoom(Vec<Job<'static>>);
+
+impl JobRoom {
+    /// An empty list with the room of the last ones.
+    pub(crate) fn take<'a>(&mut self) -> Vec<Job<'a>> {
+        empty(std::mem::take(&mut self.0))
+    }
+
+    /// Gives the room of a list back; the jobs are done.
+    pub(crate) fn put_back(&mut self, jobs: Vec<Job<'_>>) {
+        self.0 = empty(jobs);
+    }
+}
+
+/// The memory of a vector for another lifetime: collecting a vector's own iterator happens in place.
+/// Should that ever change, `tests/no_alloc.rs` says so.
+fn empty<'a>(mut jobs: Vec<Job<'_>>) -> Vec<Job<'a>> {
+    jobs.clear();
+    jobs.into_iter().filter_map(|_| None).collect()
+}
+
 /// Counts what passes read.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Bytes of weights read by products.
     pub(crate) weight_bytes: AtomicU64,
-    /// Parallel regions entered by products.
-    pub(crate) regions: AtomicU64,
+    /// Groups of products that were run.
+    pub(crate) products: AtomicU64,
+    /// Time by family.
+    pub(crate) laps: Laps,
 }
 
 /// Runs products in one region.
@@ -128,7 +164,7 @@ pub(crate) fn run(pool: &Pool, counters: &Counters, jobs: &[Job<'_>]) {
     counters
         .weight_bytes
         .fetch_add(bytes as u64, Ordering::Relaxed);
-    counters.regions.fetch_add(1, Ordering::Relaxed);
+    counters.products.fetch_add(1, Ordering::Relaxed);
     let macs: usize = jobs.iter().map(Job::macs).sum();
     let threads = if macs < SERIAL_MACS {
         1

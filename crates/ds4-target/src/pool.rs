@@ -1,49 +1,85 @@
 //! A small pool of threads for steps of microseconds. One step of a token is some ten parallel
 //! regions of 10 to 100 us each; a general scheduler's wake-up would cost as much as the work.
 //!
-//! Workers spin briefly for the next region, then sleep, so that an idle engine uses no processor
-//! and a busy machine is not starved. How work is divided never changes a bit of the result: every
-//! output element is computed whole by one task.
+//! A region is open to whoever comes: workers that are awake join it, and the caller waits only for
+//! those that did. A worker that sleeps, or that the system runs elsewhere, delays nobody. Workers
+//! spin briefly for the next region, then sleep, so that an idle engine uses no processor and a busy
+//! machine is not starved. A worker that the system takes away inside a region does delay it; after
+//! that the caller works alone for a while, and counts it. How work is divided never changes a bit of the result: every output
+//! element is computed whole by one task.
 //!
 //! The unsafe of this crate lives here: lending a closure to workers, and splitting an output
 //! slice among tasks.
 
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Turns of the spin loop before a worker sleeps: some tens of microseconds.
 const SPIN: u32 = 4_000;
 
-/// A region's closure with its lifetime erased; valid until every worker has left the region.
-#[derive(Clone, Copy)]
-struct Work(*const (dyn Fn(usize) + Sync));
+/// Waiting for workers beyond twice the caller's own share of the region and this (nanoseconds) is a
+/// stall: tasks are even enough that only a worker without a processor explains it.
+const STALL: u64 = 100_000;
 
-// SAFETY: the closure is `Sync`, and `Pool::run` keeps it alive until all workers are done.
-unsafe impl Send for Work {}
+/// How long the caller works alone after a stall: so many times its length, at most this.
+const STALL_REST: u64 = 16;
+const LONGEST_REST: u64 = 100_000_000;
+
+/// The state word: workers inside, how many may be, whether the region is open, and which it is.
+const INSIDE: u64 = (1 << 16) - 1;
+const LIMIT_AT: u32 = 16;
+const LIMIT: u64 = 0x7fff;
+const OPEN: u64 = 1 << 31;
+const EPOCH_AT: u32 = 32;
+
+/// A region's closure with its lifetime erased, and its tasks.
+#[derive(Clone, Copy)]
+struct Work {
+    f: *const (dyn Fn(usize) + Sync),
+    tasks: usize,
+}
+
+/// Keeps what different threads write apart: two cache lines, since processors fetch pairs.
+#[repr(align(128))]
+struct Line<T>(T);
 
 struct Shared {
-    /// Counts regions; workers wait for it to move.
-    epoch: AtomicU64,
-    work: Mutex<Option<Work>>,
+    /// Joining is one compare-exchange here: it fails once the region is closed, full or another.
+    state: Line<AtomicU64>,
+    /// Written by the caller while nobody is inside; read by workers that are.
+    work: Line<UnsafeCell<Work>>,
+    next: Line<AtomicUsize>,
+    sleepers: Line<AtomicUsize>,
+    lock: Mutex<()>,
     wake: Condvar,
-    sleepers: AtomicUsize,
-    next: AtomicUsize,
-    tasks: AtomicUsize,
-    /// Workers that have left the current region.
-    left: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
+
+// SAFETY: the closure behind `work` is `Sync`. The cell is written only by the caller of the open
+// region (`busy` admits one) while no worker is inside, and read only by workers inside: joining
+// acquires what opening released, and the caller acquires what leaving released.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is only followed inside a region, which its closure outlives.
+unsafe impl Send for Shared {}
 
 /// The pool. `threads` counts the caller.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    region: Mutex<()>,
+    /// Whether a region is open; another caller, or a task of it, works alone meanwhile.
+    busy: AtomicBool,
+    handed: AtomicU64,
+    stalls: AtomicU64,
+    /// Nanoseconds after `start` until which no region is opened.
+    alone_until: AtomicU64,
+    start: Instant,
 }
 
 impl std::fmt::Debug for Pool {
@@ -52,18 +88,23 @@ impl std::fmt::Debug for Pool {
     }
 }
 
+fn nothing(_: usize) {}
+
 impl Pool {
     /// A pool of `threads` threads, the caller included; at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
+        let work = Work {
+            f: &nothing,
+            tasks: 0,
+        };
         let shared = Arc::new(Shared {
-            epoch: AtomicU64::new(0),
-            work: Mutex::new(None),
+            state: Line(AtomicU64::new(0)),
+            work: Line(UnsafeCell::new(work)),
+            next: Line(AtomicUsize::new(0)),
+            sleepers: Line(AtomicUsize::new(0)),
+            lock: Mutex::new(()),
             wake: Condvar::new(),
-            sleepers: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            tasks: AtomicUsize::new(0),
-            left: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -79,7 +120,11 @@ impl Pool {
         Self {
             shared,
             workers,
-            region: Mutex::new(()),
+            busy: AtomicBool::new(false),
+            handed: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+            alone_until: AtomicU64::new(0),
+            start: Instant::now(),
         }
     }
 
@@ -89,45 +134,56 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs `f(0) .. f(tasks - 1)`, each exactly once, on all threads. Returns when all are done.
+    /// Regions that were opened to workers since the start.
+    #[must_use]
+    pub fn regions(&self) -> u64 {
+        self.handed.load(Ordering::Relaxed)
+    }
+
+    /// Regions that a worker held up, each followed by a while in which the caller worked alone.
+    #[must_use]
+    pub fn stalls(&self) -> u64 {
+        self.stalls.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Runs `f(0) .. f(tasks - 1)`, each exactly once, on whatever threads are free. Returns when all
+    /// are done. A second caller, and a task that calls this, run theirs alone.
     ///
     /// # Panics
     /// If a task panicked.
     pub fn run(&self, tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-        if tasks <= 1 || self.workers.is_empty() {
+        let alone = tasks <= 1 || self.workers.is_empty();
+        let began = if alone { 0 } else { self.now() };
+        let alone = alone || began < self.alone_until.load(Ordering::Relaxed);
+        if alone || self.busy.swap(true, Ordering::Acquire) {
             (0..tasks).for_each(f);
             return;
         }
-        let _one_region = self
-            .region
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let s = &*self.shared;
-        s.next.store(0, Ordering::Relaxed);
-        s.tasks.store(tasks, Ordering::Relaxed);
-        s.left.store(0, Ordering::Relaxed);
-        // SAFETY: only the lifetime changes. `finish` below waits, even when unwinding, until every
-        // worker has left the region, and workers use the closure only inside it.
-        let work = unsafe {
+        // SAFETY: only the lifetime changes. `Finish` below waits, even when unwinding, until every
+        // worker that joined has left, and workers use the closure only inside.
+        let lent = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
         };
-        *s.work
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(Work(work));
-        s.epoch.fetch_add(1, Ordering::SeqCst);
-        if s.sleepers.load(Ordering::SeqCst) > 0 {
-            let _guard = s
-                .work
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            s.wake.notify_all();
-        }
-        let finish = Finish {
-            shared: s,
-            workers: self.workers.len(),
-        };
-        take_tasks(s, f);
+        // SAFETY: `busy` is ours and the last region was left by all: nobody else is at the cell.
+        unsafe { *s.work.0.get() = Work { f: lent, tasks } };
+        s.next.0.store(0, Ordering::Relaxed);
+        self.handed.fetch_add(1, Ordering::Relaxed);
+        let helpers = self.workers.len().min(tasks - 1).min(LIMIT as usize);
+        let finish = Finish { pool: self };
+        open(s, helpers);
+        take_tasks(s, f, tasks);
+        let worked = self.now();
         drop(finish);
+        let ended = self.now();
+        if let Some(rest) = rest_after(worked - began, ended - worked) {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+            self.alone_until.store(ended + rest, Ordering::Relaxed);
+        }
         assert!(
             !s.panicked.swap(false, Ordering::SeqCst),
             "a task of a parallel region panicked"
@@ -155,8 +211,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
-        drop(self.shared.work.lock());
+        drop(self.shared.lock.lock());
         self.shared.wake.notify_all();
         for w in self.workers.drain(..) {
             let _ = w.join();
@@ -164,20 +219,40 @@ impl Drop for Pool {
     }
 }
 
-/// Waits on drop until all workers have left the region.
+/// How long to work alone after a region: `None` if its workers did not hold it up.
+fn rest_after(own: u64, waited: u64) -> Option<u64> {
+    (waited > 2 * own + STALL).then(|| (STALL_REST * waited).min(LONGEST_REST))
+}
+
+/// Opens the next region to `helpers` workers and wakes as many sleepers.
+fn open(s: &Shared, helpers: usize) {
+    let epoch = (s.state.0.load(Ordering::Relaxed) >> EPOCH_AT).wrapping_add(1) << EPOCH_AT;
+    let state = epoch | OPEN | ((helpers as u64) << LIMIT_AT);
+    // Sequentially consistent with the load below: either a worker that goes to sleep sees the open
+    // region, or this sees the sleeper.
+    s.state.0.swap(state, Ordering::SeqCst);
+    let asleep = s.sleepers.0.load(Ordering::SeqCst);
+    if asleep > 0 {
+        let _guard = s.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..asleep.min(helpers)).for_each(|_| s.wake.notify_one());
+    }
+}
+
+/// Closes the region on drop and waits until all that joined have left.
 struct Finish<'a> {
-    shared: &'a Shared,
-    workers: usize,
+    pool: &'a Pool,
 }
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
+        let s = &*self.pool.shared;
         // If the caller's own task panicked, the rest must not start.
         if std::thread::panicking() {
-            self.shared.next.store(usize::MAX / 2, Ordering::SeqCst);
+            s.next.0.store(usize::MAX / 2, Ordering::SeqCst);
         }
+        s.state.0.fetch_and(!OPEN, Ordering::Relaxed);
         let mut turns = 0u32;
-        while self.shared.left.load(Ordering::Acquire) < self.workers {
+        while s.state.0.load(Ordering::Acquire) & INSIDE != 0 {
             turns += 1;
             if turns > SPIN {
                 std::thread::yield_now();
@@ -185,13 +260,13 @@ impl Drop for Finish<'_> {
                 std::hint::spin_loop();
             }
         }
+        self.pool.busy.store(false, Ordering::Release);
     }
 }
 
-fn take_tasks(s: &Shared, f: &(dyn Fn(usize) + Sync)) {
-    let tasks = s.tasks.load(Ordering::Relaxed);
+fn take_tasks(s: &Shared, f: &(dyn Fn(usize) + Sync), tasks: usize) {
     loop {
-        let i = s.next.fetch_add(1, Ordering::Relaxed);
+        let i = s.next.0.fetch_add(1, Ordering::Relaxed);
         if i >= tasks {
             return;
         }
@@ -201,53 +276,61 @@ fn take_tasks(s: &Shared, f: &(dyn Fn(usize) + Sync)) {
 
 fn worker(s: &Shared) {
     let mut seen = 0;
-    loop {
-        seen = wait_for_region(s, seen);
-        if s.stop.load(Ordering::SeqCst) {
-            return;
+    while let Some(epoch) = join(s, seen) {
+        seen = epoch;
+        // SAFETY: this worker is inside, so the caller does not write the cell.
+        let work = unsafe { *s.work.0.get() };
+        // SAFETY: the region cannot end before this worker leaves below.
+        let f = unsafe { &*work.f };
+        let run = std::panic::AssertUnwindSafe(|| take_tasks(s, f, work.tasks));
+        if std::panic::catch_unwind(run).is_err() {
+            s.panicked.store(true, Ordering::SeqCst);
         }
-        let work = *s
-            .work
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(Work(f)) = work {
-            // SAFETY: the region cannot end before this worker adds itself to `left` below.
-            let f = unsafe { &*f };
-            let run = std::panic::AssertUnwindSafe(|| take_tasks(s, f));
-            if std::panic::catch_unwind(run).is_err() {
-                s.panicked.store(true, Ordering::SeqCst);
-            }
-        }
-        s.left.fetch_add(1, Ordering::Release);
+        s.state.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Waits until the region counter moves past `seen`: spins, then sleeps. Every worker takes part in
-/// every region, so the counter moves by one at a time while work goes on.
-fn wait_for_region(s: &Shared, seen: u64) -> u64 {
-    for _ in 0..SPIN {
-        let epoch = s.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            return epoch;
-        }
-        std::hint::spin_loop();
-    }
-    let mut guard = s
-        .work
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    s.sleepers.fetch_add(1, Ordering::SeqCst);
+/// Whether a worker that was in region `seen` last may join.
+fn joinable(state: u64, seen: u64) -> bool {
+    let room = state & INSIDE < (state >> LIMIT_AT) & LIMIT;
+    state & OPEN != 0 && state >> EPOCH_AT != seen && room
+}
+
+/// Joins the next region and returns its number; `None` when the pool stops. Spins, then sleeps.
+fn join(s: &Shared, seen: u64) -> Option<u64> {
+    let mut turns = 0;
     loop {
-        let epoch = s.epoch.load(Ordering::SeqCst);
-        if epoch != seen {
-            s.sleepers.fetch_sub(1, Ordering::SeqCst);
-            return epoch;
+        let state = s.state.0.load(Ordering::Relaxed);
+        if joinable(state, seen) {
+            let joined = (Ordering::Acquire, Ordering::Relaxed);
+            let inside = s
+                .state
+                .0
+                .compare_exchange_weak(state, state + 1, joined.0, joined.1);
+            if inside.is_ok() {
+                return Some(state >> EPOCH_AT);
+            }
+        } else if turns < SPIN {
+            turns += 1;
+            std::hint::spin_loop();
+        } else {
+            turns = 0;
+            sleep(s, seen);
+            if s.stop.load(Ordering::SeqCst) {
+                return None;
+            }
         }
-        guard = s
-            .wake
-            .wait(guard)
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
     }
+}
+
+/// Sleeps until woken, unless there is something to join or the pool stops.
+fn sleep(s: &Shared, seen: u64) {
+    let guard = s.lock.lock().unwrap_or_else(PoisonError::into_inner);
+    s.sleepers.0.fetch_add(1, Ordering::SeqCst);
+    if !joinable(s.state.0.load(Ordering::SeqCst), seen) && !s.stop.load(Ordering::SeqCst) {
+        drop(s.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
+    }
+    s.sleepers.0.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Outputs that split into disjoint parts.
@@ -362,6 +445,58 @@ mod tests {
             sum.fetch_add(i, Ordering::SeqCst);
         });
         assert_eq!(sum.load(Ordering::SeqCst), 45);
+    }
+
+    #[test]
+    fn a_task_may_open_a_region_and_callers_may_meet() {
+        let pool = Pool::new(3);
+        let sum = AtomicUsize::new(0);
+        let add = |i: usize| {
+            sum.fetch_add(i, Ordering::SeqCst);
+        };
+        pool.run(8, &|_| pool.run(10, &add));
+        assert_eq!(sum.load(Ordering::SeqCst), 8 * 45);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..100).for_each(|_| pool.run(5, &add)));
+            }
+        });
+        assert_eq!(sum.load(Ordering::SeqCst), 8 * 45 + 400 * 10);
+    }
+
+    #[test]
+    fn only_a_worker_without_a_processor_is_a_stall() {
+        let (us, ms) = (1_000, 1_000_000);
+        assert_eq!(rest_after(10 * us, 90 * us), None, "a short wait");
+        assert_eq!(rest_after(5 * ms, 9 * ms), None, "an uneven long region");
+        assert_eq!(rest_after(10 * us, 4 * ms), Some(64 * ms));
+        assert_eq!(rest_after(10 * us, 400 * ms), Some(100 * ms), "no longer");
+        let pool = Pool::new(2);
+        let caller = std::thread::current().id();
+        let hold = |_: usize| {
+            let worker = std::thread::current().id() != caller;
+            let millis = if worker { 60 } else { 2 };
+            std::thread::sleep(std::time::Duration::from_millis(millis));
+        };
+        // The worker may miss a region, but not for ever.
+        (0..1_000)
+            .take_while(|_| pool.stalls() == 0)
+            .for_each(|_| pool.run(2, &hold));
+        assert_eq!(pool.stalls(), 1);
+    }
+
+    #[test]
+    fn only_regions_with_several_tasks_are_opened() {
+        let pool = Pool::new(2);
+        pool.run(1, &|_| {});
+        pool.run(0, &|_| {});
+        assert_eq!(pool.regions(), 0);
+        pool.run(2, &|_| {});
+        assert_eq!(pool.regions(), 1);
+        // Long enough that the worker sleeps in between, and any rest is over.
+        std::thread::sleep(std::time::Duration::from_millis(120));
+        pool.run(2, &|_| {});
+        assert_eq!(pool.regions(), 2);
     }
 
     #[test]

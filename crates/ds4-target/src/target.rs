@@ -17,6 +17,7 @@ use crate::layers::{Ctx, Ropes, Scratch, attention, hc, moe};
 use crate::linear::{Counters, Input, Job, run};
 use crate::meta::{Ds4Meta, Ratio};
 use crate::pool::{Pool, split};
+use crate::profile::Family;
 use crate::source::Source;
 use crate::state::{self, SeqState, StateShape};
 use crate::weights::Weights;
@@ -201,6 +202,13 @@ impl CpuTarget {
         self.counters.weight_bytes.load(Ordering::Relaxed)
     }
 
+    /// Nanoseconds of passes by family since the start; all 0 without the feature `profile`.
+    #[must_use]
+    pub fn profile(&self) -> [(Family, u64); Family::ALL.len()] {
+        let nanos = self.counters.laps.nanos();
+        std::array::from_fn(|i| (Family::ALL[i], nanos[i]))
+    }
+
     /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
     ///
     /// # Errors
@@ -276,8 +284,10 @@ impl CpuTarget {
             ropes,
         };
         let d = model.meta.n_embd;
+        counters.laps.begin();
         scratch.begin(&ctx, &batch.pos);
         embed_streams(&ctx, &model.weights, batch, &mut scratch.x);
+        ctx.lap(Family::Embedding);
         for (at, layer) in model.weights.layers.iter().enumerate() {
             let s = &mut *scratch;
             hc::pre(&ctx, &layer.hc_attn, &layer.attn.norm, s.site());
@@ -337,7 +347,7 @@ impl CpuTarget {
         let w = &model.weights;
         let (x, merged) = (&scratch.gathered, &mut scratch.merged);
         merged.resize(n * d, 0.0);
-        hc::merge(&ctx, &w.hc_head, x, head_a8, merged);
+        hc::merge(&ctx, &w.hc_head, x, &mut scratch.m, head_a8, merged);
         for (row, out) in merged
             .chunks_exact(d)
             .zip(scratch.hidden.chunks_exact_mut(d))
@@ -353,7 +363,9 @@ impl CpuTarget {
             &[Job::new(pool, w.head.matrix(), &input, 0..n, out)],
         );
         let pos = |row: usize| batch.pos[batch.out[row]];
-        deliver(spans, pos, &scratch.logits, sampler, rows)
+        let result = deliver(spans, pos, &scratch.logits, sampler, rows);
+        ctx.lap(Family::Head);
+        result
     }
 }
 
@@ -366,8 +378,8 @@ fn deliver(
     rows: &mut Rows,
 ) -> Result<(), Fault> {
     let n_vocab = rows.n_vocab;
-    for (span, range) in spans.iter().zip(rows.span_rows.clone()) {
-        for row in range {
+    for (i, span) in spans.iter().enumerate() {
+        for row in rows.span_rows[i].clone() {
             let values = &logits[row * n_vocab..][..n_vocab];
             let keep = !matches!(span.want, Want::Ids(_));
             if keep && !(mutant(42) && row > 0) {

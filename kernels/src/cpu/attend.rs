@@ -7,6 +7,9 @@ use engine_core::mutant::mutant;
 /// Keys that share one running maximum. Chunks may run anywhere in parallel.
 pub const KEY_CHUNK: usize = 128;
 
+/// Channels whose sums stay in registers over a chunk of keys.
+const TILE: usize = 64;
+
 /// Per-thread buffers, reused without allocation.
 #[derive(Clone, Debug, Default)]
 pub struct AttendScratch {
@@ -19,71 +22,152 @@ pub struct AttendScratch {
     acc: Vec<f32>,
 }
 
-#[inline(always)]
-fn attend_impl(
-    q: &[f32],
-    rows: &[f32],
-    keys: &[u32],
-    scale: f32,
-    sinks: &[f32],
-    scratch: &mut AttendScratch,
-    out: &mut [f32],
-) {
-    let hd = q.len() / sinks.len();
-    for ((q, out), sink) in q.chunks_exact(hd).zip(out.chunks_exact_mut(hd)).zip(sinks) {
-        attend_head(q, rows, keys, scale, *sink, scratch, out);
+/// Attention of all heads, with the loop of scores given: `$(#[$how])*` says how it is compiled.
+macro_rules! attend_with {
+    ($name:ident, $scores:path, $(#[$how:meta])*) => {
+        $(#[$how])*
+        fn $name(
+            q: &[f32],
+            rows: &[f32],
+            keys: &[u32],
+            scale: f32,
+            sinks: &[f32],
+            scratch: &mut AttendScratch,
+            out: &mut [f32],
+        ) {
+            let hd = q.len() / sinks.len();
+            for ((q, out), sink) in q.chunks_exact(hd).zip(out.chunks_exact_mut(hd)).zip(sinks) {
+                scratch.resize(keys.len(), hd);
+                let sink = if mutant(36) { *sink * scale } else { *sink };
+                let mut max = sink;
+                for (c, list) in keys.chunks(KEY_CHUNK).enumerate() {
+                    $scores(q, rows, list, scale, scratch.scores(c, list.len()));
+                    let m = chunk(rows, list, c, hd, scratch);
+                    max = if m > max { m } else { max };
+                }
+                merge(scratch, sink, max, out);
+            }
+        }
+    };
+}
+
+attend_with!(attend_impl, scores, #[inline(always)]);
+#[cfg(target_arch = "x86_64")]
+attend_with!(
+    attend_avx2,
+    scores_avx2,
+    #[target_feature(enable = "avx2,fma,f16c")]
+);
+
+impl AttendScratch {
+    fn resize(&mut self, keys: usize, hd: usize) {
+        let n_chunks = keys.div_ceil(KEY_CHUNK);
+        self.s.resize(keys, 0.0);
+        self.m.resize(n_chunks, 0.0);
+        self.l.resize(n_chunks, 0.0);
+        self.acc.resize(n_chunks * hd, 0.0);
+    }
+
+    /// The scores of chunk `c`, which has `n` keys.
+    fn scores(&mut self, c: usize, n: usize) -> &mut [f32] {
+        &mut self.s[c * KEY_CHUNK..][..n]
     }
 }
 
+/// `s[j] = dot(q, rows[list[j]]) * scale`.
 #[inline(always)]
-fn attend_head(
-    q: &[f32],
-    rows: &[f32],
-    keys: &[u32],
-    scale: f32,
-    sink: f32,
-    scratch: &mut AttendScratch,
-    out: &mut [f32],
-) {
+fn scores(q: &[f32], rows: &[f32], list: &[u32], scale: f32, s: &mut [f32]) {
     let hd = q.len();
-    let n_chunks = keys.len().div_ceil(KEY_CHUNK);
-    scratch.s.resize(keys.len(), 0.0);
-    scratch.m.resize(n_chunks, 0.0);
-    scratch.l.resize(n_chunks, 0.0);
-    scratch.acc.resize(n_chunks * hd, 0.0);
-    let sink = if mutant(36) { sink * scale } else { sink };
-    let mut max = sink;
-    for (c, list) in keys.chunks(KEY_CHUNK).enumerate() {
-        let s = &mut scratch.s[c * KEY_CHUNK..][..list.len()];
-        for (s, key) in s.iter_mut().zip(list) {
-            *s = dot(q, &rows[*key as usize * hd..][..hd]) * scale;
+    for (s, key) in s.iter_mut().zip(list) {
+        *s = dot(q, &rows[*key as usize * hd..][..hd]) * scale;
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scores_avx2(q: &[f32], rows: &[f32], list: &[u32], scale: f32, s: &mut [f32]) {
+    if super::avx2::fits(q.len()) {
+        super::avx2::scores(q, rows, list, scale, s);
+    } else {
+        scores(q, rows, list, scale, s);
+    }
+}
+
+/// Weights and weighted sum of chunk `c` from its scores. Returns its maximum.
+#[inline(always)]
+fn chunk(rows: &[f32], list: &[u32], c: usize, hd: usize, scratch: &mut AttendScratch) -> f32 {
+    let s = &mut scratch.s[c * KEY_CHUNK..][..list.len()];
+    let m = largest(s);
+    for s in s.iter_mut() {
+        *s = exp(*s - m);
+    }
+    scratch.l[c] = weigh(s, rows, list, &mut scratch.acc[c * hd..][..hd]);
+    scratch.m[c] = m;
+    m
+}
+
+/// The largest score. Which of several equal ones (+0 and -0 too) does not matter to the rule, and a
+/// NaN is never it, so that lanes may look on their own.
+#[inline(always)]
+fn largest(s: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |m: f32, s: f32| if s > m { s } else { m };
+    let (full, rest) = s.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for s in full {
+        for i in 0..LANES {
+            lanes[i] = larger(lanes[i], s[i]);
         }
-        let m = s
-            .iter()
-            .fold(f32::NEG_INFINITY, |m, s| if *s > m { *s } else { m });
-        for s in s.iter_mut() {
-            *s = exp(*s - m);
-        }
-        let acc = &mut scratch.acc[c * hd..][..hd];
-        acc.fill(0.0);
-        let mut l = 0f32;
-        for (w, key) in s.iter().zip(list) {
+    }
+    let m = lanes.into_iter().fold(f32::NEG_INFINITY, larger);
+    rest.iter().copied().fold(m, larger)
+}
+
+/// `acc[d] = sum over keys of weight * row[d]`, keys in order from +0, a tile of channels at a time.
+/// Returns the sum of the weights, in the same order: a chain that hides behind the tile's.
+#[inline(always)]
+fn weigh(weights: &[f32], rows: &[f32], list: &[u32], acc: &mut [f32]) -> f32 {
+    let hd = acc.len();
+    let (tiles, rest) = acc.as_chunks_mut::<TILE>();
+    let at_rest = tiles.len() * TILE;
+    let mut l = 0f32;
+    for (t, tile) in tiles.iter_mut().enumerate() {
+        let mut sum = [0f32; TILE];
+        l = 0.0;
+        for (w, key) in weights.iter().zip(list) {
+            let row = &rows[*key as usize * hd + t * TILE..][..TILE];
             l = fma(*w, 1.0, l);
-            let row = &rows[*key as usize * hd..][..hd];
-            for (a, v) in acc.iter_mut().zip(row) {
-                *a = fma(*w, *v, *a);
+            for d in 0..TILE {
+                sum[d] = fma(*w, row[d], sum[d]);
             }
         }
-        scratch.m[c] = m;
-        scratch.l[c] = l;
-        max = if m > max { m } else { max };
+        *tile = sum;
     }
+    if rest.is_empty() {
+        return l;
+    }
+    rest.fill(0.0);
+    l = 0.0;
+    for (w, key) in weights.iter().zip(list) {
+        let row = &rows[*key as usize * hd + at_rest..][..rest.len()];
+        l = fma(*w, 1.0, l);
+        for (a, v) in rest.iter_mut().zip(row) {
+            *a = fma(*w, *v, *a);
+        }
+    }
+    l
+}
+
+/// The chunks' sums under the common maximum, with the sink's share in the total.
+#[inline(always)]
+fn merge(scratch: &AttendScratch, sink: f32, max: f32, out: &mut [f32]) {
     let mut total = 0f32;
     out.fill(0.0);
-    for c in 0..n_chunks {
-        let f = exp(scratch.m[c] - max);
-        total = fma(f, scratch.l[c], total);
-        for (o, a) in out.iter_mut().zip(&scratch.acc[c * hd..][..hd]) {
+    let parts = scratch.acc.chunks_exact(out.len());
+    for ((m, l), acc) in scratch.m.iter().zip(&scratch.l).zip(parts) {
+        let f = exp(*m - max);
+        total = fma(f, *l, total);
+        for (o, a) in out.iter_mut().zip(acc) {
             *o = fma(f, *a, *o);
         }
     }
@@ -105,12 +189,14 @@ dispatch! {
         sinks: &[f32],
         scratch: &mut AttendScratch,
         out: &mut [f32],
-    ) = attend_impl
+    ) = attend_impl, avx2: attend_avx2
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Attend = fn(&[f32], &[f32], &[u32], f32, &[f32], &mut AttendScratch, &mut [f32]);
 
     fn noise(n: usize, mut state: u32) -> Vec<f32> {
         (0..n)
@@ -162,6 +248,24 @@ mod tests {
                     let got = f64::from(out[h * hd + d]);
                     assert!((got - num / den).abs() < 1e-5, "n {n} head {h} dim {d}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn fast_scores_have_the_bits_of_the_definition() {
+        for hd in [32, 64, 128, 512, 40, 544] {
+            let rows = noise(70 * hd, 3);
+            for n in [1u32, 7, 8, 9, 61] {
+                let keys: Vec<u32> = (0..n).map(|j| (j * 31 + 5) % 70).collect();
+                let (q, sinks) = (noise(3 * hd, n), [0.1, -1.0, 2.0]);
+                let run = |f: Attend| {
+                    let mut out = vec![f32::NAN; 3 * hd];
+                    let mut scratch = AttendScratch::default();
+                    f(&q, &rows, &keys, 0.09, &sinks, &mut scratch, &mut out);
+                    out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+                };
+                assert_eq!(run(attend), run(attend_impl), "head of {hd}, {n} keys");
             }
         }
     }

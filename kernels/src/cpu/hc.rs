@@ -31,9 +31,8 @@ pub struct HcMix {
     pub comb: [[f32; N_HC]; N_HC],
 }
 
-/// Mixing weights from the 24 normalised dot products `m` (already times 1 / rms).
-#[must_use]
-pub fn hc_mix(m: &[f32], p: &HcParams<'_>) -> HcMix {
+#[inline(always)]
+fn hc_mix_impl(m: &[f32], p: &HcParams<'_>) -> HcMix {
     let mut mix = HcMix::default();
     for i in 0..N_HC {
         mix.pre[i] = sigmoid(fma(m[i], p.scale[0], p.base[i])) + p.eps;
@@ -49,7 +48,13 @@ pub fn hc_mix(m: &[f32], p: &HcParams<'_>) -> HcMix {
     mix
 }
 
+dispatch! {
+    /// Mixing weights from the 24 normalised dot products `m` (already times 1 / rms).
+    pub fn hc_mix(m: &[f32], p: &HcParams<'_>) -> HcMix = hc_mix_impl
+}
+
 /// Row softmax + eps, columns, then (rows, columns) `iterations - 1` times.
+#[inline(always)]
 fn sinkhorn(c: &mut [[f32; N_HC]; N_HC], iterations: u32, eps: f32) {
     for row in c.iter_mut() {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -67,6 +72,7 @@ fn sinkhorn(c: &mut [[f32; N_HC]; N_HC], iterations: u32, eps: f32) {
     }
 }
 
+#[inline(always)]
 fn rows(c: &mut [[f32; N_HC]; N_HC], eps: f32) {
     for row in c.iter_mut() {
         let sum = (((row[0] + row[1]) + row[2]) + row[3]) + eps;
@@ -74,6 +80,7 @@ fn rows(c: &mut [[f32; N_HC]; N_HC], eps: f32) {
     }
 }
 
+#[inline(always)]
 fn columns(c: &mut [[f32; N_HC]; N_HC], eps: f32) {
     for k in 0..N_HC {
         let sum = (((c[0][k] + c[1][k]) + c[2][k]) + c[3][k]) + eps;

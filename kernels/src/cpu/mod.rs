@@ -7,7 +7,23 @@
 /// Defines `fn name(args)` that runs `imp(args)` compiled for the best instruction set found at run
 /// time. `imp` must be `#[inline(always)]`. The bits are the same: Rust neither contracts nor
 /// reorders floating point, whatever the target features.
+///
+/// With `avx2: fast`, `fast` (a `#[target_feature]` function written for AVX2) runs instead where it can;
+/// a test must hold the two against each other.
 macro_rules! dispatch {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $imp:path, avx2: $fast:path) => {
+        $(#[$meta])*
+        #[inline]
+        $vis fn $name($($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            if engine_core::math::simd_level() >= engine_core::math::Level::Avx2 {
+                // SAFETY: `simd_level` answers `Avx2` only after the processor reported avx2, fma and
+                // f16c, the only features `fast` is compiled for.
+                return unsafe { $fast($($arg),*) };
+            }
+            $imp($($arg),*)
+        }
+    };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $imp:path) => {
         $(#[$meta])*
         #[inline]
@@ -28,6 +44,8 @@ macro_rules! dispatch {
 }
 
 mod attend;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod compress;
 mod expert;
 mod hc;
@@ -42,7 +60,10 @@ pub use attend::{AttendScratch, KEY_CHUNK, attend};
 pub use compress::{Entry, pool_row};
 pub use expert::{add_rows, swiglu};
 pub use hc::{HcMix, HcParams, N_HC, hc_collapse, hc_head_weights, hc_mix, hc_post};
-pub use index::{IndexQuery, index_scores_f32, index_scores_packed, quantise_index_query};
+pub use index::{
+    INDEX_TILE, IndexTile, index_score_tile, index_scores_f32, quantise_index_heads,
+    unpack_index_tile,
+};
 pub use norm::{rms_factor, rms_norm, rms_unit, scale_in_place};
 pub use rope::{Turn, rotate};
 pub use round::{

@@ -63,6 +63,21 @@ pub fn e4m3_decode(code: u8) -> f32 {
     E4M3[code as usize]
 }
 
+/// [`e4m3_decode`] by arithmetic, for loops over many codes: compilers vectorise it.
+#[inline(always)]
+fn e4m3_value(code: u8) -> f32 {
+    let magnitude = u32::from(code & 0x7f);
+    let normal = f32::from_bits((magnitude << 20) + (120 << 23));
+    let small = magnitude as f32 * 0.001_953_125;
+    let v = if magnitude < 8 { small } else { normal };
+    let bits = if magnitude == 0x7f {
+        0x7fc0_0000
+    } else {
+        v.to_bits()
+    };
+    f32::from_bits(bits | (u32::from(code & 0x80) << 24))
+}
+
 static E4M3: [f32; 256] = e4m3_table();
 
 const fn e4m3_table() -> [f32; 256] {
@@ -107,16 +122,27 @@ pub fn round_bf16(x: f32) -> f32 {
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
-/// Orthonormal Walsh-Hadamard transform in place; the length is a power of two.
-pub fn hadamard(x: &mut [f32]) {
+#[inline(always)]
+fn hadamard_impl(x: &mut [f32]) {
     let n = x.len();
     let mut stride = 1;
+    // Butterflies within eight neighbours first: fixed sizes, so that they stay in registers.
+    if n >= 8 {
+        for x in x.as_chunks_mut::<8>().0 {
+            let [a, b, c, d, e, f, g, h] = *x;
+            let (a, b, c, d) = (a + b, a - b, c + d, c - d);
+            let (e, f, g, h) = (e + f, e - f, g + h, g - h);
+            let (a, b, c, d) = (a + c, b + d, a - c, b - d);
+            let (e, f, g, h) = (e + g, f + h, e - g, f - h);
+            *x = [a + e, b + f, c + g, d + h, a - e, b - f, c - g, d - h];
+        }
+        stride = 8;
+    }
     while stride < n {
-        for base in (0..n).step_by(2 * stride) {
-            for i in base..base + stride {
-                let (a, b) = (x[i], x[i + stride]);
-                x[i] = a + b;
-                x[i + stride] = a - b;
+        for pair in x.chunks_exact_mut(2 * stride) {
+            let (low, high) = pair.split_at_mut(stride);
+            for (a, b) in low.iter_mut().zip(high) {
+                (*a, *b) = (*a + *b, *a - *b);
             }
         }
         stride *= 2;
@@ -127,51 +153,69 @@ pub fn hadamard(x: &mut [f32]) {
     }
 }
 
-/// Doubled magnitudes of the e2m1 codes 0..7: 0, .5, 1, 1.5, 2, 3, 4, 6.
-const E2M1_TWICE: [i8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
-
-/// Nearest e2m1 code, ties to the even code, saturating at 6.
-fn e2m1_encode(x: f32) -> u8 {
-    let a = x.abs();
-    // Midpoints between neighbours; a tie goes to the even code, so odd codes are left strictly.
-    let code = if a <= 0.25 {
-        0
-    } else if a < 0.75 {
-        1
-    } else if a <= 1.25 {
-        2
-    } else if a < 1.75 {
-        3
-    } else if a <= 2.5 {
-        4
-    } else if a < 3.5 {
-        5
-    } else if a <= 5.0 {
-        6
-    } else {
-        7
-    };
-    code | (u8::from(x.is_sign_negative()) << 3)
+dispatch! {
+    /// Orthonormal Walsh-Hadamard transform in place; the length is a power of two.
+    pub fn hadamard(x: &mut [f32]) = hadamard_impl
 }
 
-/// Twice the value of an e2m1 code: an integer.
+/// Nearest e2m1 code, ties to the even code, saturating at 6 (NaN too). Without branches: a code
+/// is the number of midpoints below the magnitude, and a tie goes to the even code.
 #[inline(always)]
-fn e2m1_twice(code: u8) -> i8 {
-    let magnitude = E2M1_TWICE[(code & 7) as usize];
-    if code & 8 != 0 { -magnitude } else { magnitude }
+#[allow(clippy::neg_cmp_op_on_partial_ord)] // NaN counts as above every midpoint
+fn e2m1_encode(x: f32) -> u8 {
+    let a = x.abs();
+    let mut code = 0;
+    for midpoint in [0.25, 1.25, 2.5, 5.0] {
+        code += u8::from(!(a <= midpoint));
+    }
+    for midpoint in [0.75, 1.75, 3.5] {
+        code += u8::from(!(a < midpoint));
+    }
+    code | ((x.to_bits() >> 28) & 8) as u8
+}
+
+/// Twice the value of an e2m1 code, magnitudes 0, 1, 2, 3, 4, 6, 8, 12: an integer.
+#[inline(always)]
+pub(super) fn e2m1_twice(code: u8) -> i8 {
+    let m = (code & 7) as i8;
+    let magnitude = m + (m - 4).max(0) + 2 * (m - 6).max(0);
+    let sign = (code >> 3) as i8;
+    (magnitude ^ -sign) + sign
 }
 
 /// Exponent of the fp4 block scale: 2^ceil(log2(max(amax, 6 * 2^-126) / 6)).
+#[inline(always)]
 fn fp4_scale_exponent(block: &[f32]) -> i32 {
     ceil_log2(amax(block).max(6.0 * f32::MIN_POSITIVE) / 6.0)
 }
 
+/// The fp4 codes of a block and its scale.
+#[inline(always)]
+pub(super) fn fp4_codes(block: &[f32; INDEX_BLOCK]) -> ([u8; INDEX_BLOCK], f32) {
+    let scale = pow2(fp4_scale_exponent(block));
+    // The scale is a power of two: its reciprocal is exact and a product with it the quotient.
+    let inv = 1.0 / scale;
+    let mut codes = [0; INDEX_BLOCK];
+    for (code, v) in codes.iter_mut().zip(block) {
+        *code = e2m1_encode(*v * inv);
+    }
+    (codes, scale)
+}
+
 /// Rounds a row to the fp4 grid in place: blocks of 32, power-of-two scales.
+///
+/// # Panics
+/// If the row is not whole blocks.
 pub fn fp4_sim(row: &mut [f32]) {
-    for block in row.chunks_mut(INDEX_BLOCK) {
-        let scale = pow2(fp4_scale_exponent(block));
-        for v in block {
-            *v = f32::from(e2m1_twice(e2m1_encode(*v / scale))) * 0.5 * scale;
+    assert!(
+        row.len().is_multiple_of(INDEX_BLOCK),
+        "{} values",
+        row.len()
+    );
+    for block in row.as_chunks_mut().0 {
+        let (codes, scale) = fp4_codes(block);
+        for (v, code) in block.iter_mut().zip(codes) {
+            *v = f32::from(e2m1_twice(code)) * 0.5 * scale;
         }
     }
 }
@@ -215,7 +259,7 @@ fn unpack_kv_row_impl(packed: &[u8], n_rot: usize, row: &mut [f32]) {
     for (b, block) in nope.chunks_mut(KV_BLOCK).enumerate() {
         let scale = f32::from_bits(u32::from(packed[n_nope + b]) << 23);
         for (v, code) in block.iter_mut().zip(&packed[b * KV_BLOCK..]) {
-            *v = e4m3_decode(*code) * scale;
+            *v = e4m3_value(*code) * scale;
         }
     }
     let at = packed.len() - 2 * n_rot;
@@ -236,34 +280,32 @@ pub const fn index_row_bytes(dim: usize) -> usize {
     dim / 2 + dim / INDEX_BLOCK
 }
 
-/// Rounds a (rotated) row to fp4 and packs it.
+/// Rounds a (rotated) row to fp4 and packs it, its bytes `stride` apart from `out[0]` on.
 ///
 /// # Panics
-/// If `out` is not [`index_row_bytes`] long.
-pub fn pack_index_row(row: &[f32], out: &mut [u8]) {
-    assert_eq!(out.len(), index_row_bytes(row.len()));
-    let (codes, scales) = out.split_at_mut(row.len() / 2);
-    for (b, block) in row.chunks(INDEX_BLOCK).enumerate() {
-        let e = fp4_scale_exponent(block);
-        let scale = pow2(e);
-        for (i, pair) in block.chunks_exact(2).enumerate() {
-            codes[b * INDEX_BLOCK / 2 + i] =
-                e2m1_encode(pair[0] / scale) | (e2m1_encode(pair[1] / scale) << 4);
+/// If `out` is too short or the row is not whole blocks.
+pub fn pack_index_row(row: &[f32], stride: usize, out: &mut [u8]) {
+    assert!(
+        row.len().is_multiple_of(INDEX_BLOCK),
+        "{} values",
+        row.len()
+    );
+    for (b, block) in row.as_chunks().0.iter().enumerate() {
+        let (codes, scale) = fp4_codes(block);
+        for (i, pair) in codes.as_chunks::<2>().0.iter().enumerate() {
+            out[(b * INDEX_BLOCK / 2 + i) * stride] = pair[0] | (pair[1] << 4);
         }
-        scales[b] = (e + 127) as u8;
+        out[(row.len() / 2 + b) * stride] = (scale.to_bits() >> 23) as u8;
     }
 }
 
-/// Doubled codes (integers) and block scales of a packed indexer row. `twice`: `[dim]`, `scale`:
-/// `[dim / 32]`.
-pub fn unpack_index_row(packed: &[u8], twice: &mut [i8], scale: &mut [f32]) {
-    let (codes, scales) = packed.split_at(twice.len() / 2);
-    for (pair, code) in twice.chunks_exact_mut(2).zip(codes) {
-        pair[0] = e2m1_twice(code & 15);
-        pair[1] = e2m1_twice(code >> 4);
-    }
-    for (s, e) in scale.iter_mut().zip(scales) {
-        *s = f32::from_bits(u32::from(*e) << 23);
+/// The values of a packed indexer row, its bytes `stride` apart. `row`: `[dim]`.
+pub fn unpack_index_row(packed: &[u8], stride: usize, row: &mut [f32]) {
+    let at_scales = row.len() / 2;
+    for (i, v) in row.iter_mut().enumerate() {
+        let code = packed[i / 2 * stride] >> (4 * (i % 2));
+        let scale = u32::from(packed[(at_scales + i / INDEX_BLOCK) * stride]) << 23;
+        *v = f32::from(e2m1_twice(code & 15)) * 0.5 * f32::from_bits(scale);
     }
 }
 

@@ -15,6 +15,7 @@ pub struct Route {
     pub weight: f32,
 }
 
+#[inline(always)]
 fn score(logit: f32) -> f32 {
     if mutant(34) {
         engine_core::math::log1p(engine_core::math::exp(logit)).sqrt()
@@ -23,9 +24,8 @@ fn score(logit: f32) -> f32 {
     }
 }
 
-/// Top-k routing: selection by score + bias, weights from the unbiased scores. `logits`, `bias`:
-/// `[n_expert]`; `routes`: `[n_used]`, filled in selection order. `scores`: scratch `[n_expert]`.
-pub fn route_top_k(
+#[inline(always)]
+fn route_top_k_impl(
     logits: &[f32],
     bias: &[f32],
     scale: f32,
@@ -60,9 +60,20 @@ pub fn route_top_k(
     weigh(scores, scale, mutant(29).then_some(bias), routes);
 }
 
-/// Table routing: experts from the token's row of the hash table, weights from the learned gate.
-/// `table`: `[n_used]` experts, bounds checked at load; `logits`: `[n_expert]`.
-pub fn route_hash(
+dispatch! {
+    /// Top-k routing: selection by score + bias, weights from the unbiased scores. `logits`, `bias`:
+    /// `[n_expert]`; `routes`: `[n_used]`, filled in selection order. `scores`: scratch `[n_expert]`.
+    pub fn route_top_k(
+        logits: &[f32],
+        bias: &[f32],
+        scale: f32,
+        scores: &mut [f32],
+        routes: &mut [Route],
+    ) = route_top_k_impl
+}
+
+#[inline(always)]
+fn route_hash_impl(
     logits: &[f32],
     table: &[u32],
     scale: f32,
@@ -78,7 +89,20 @@ pub fn route_hash(
     weigh(scores, scale, None, routes);
 }
 
+dispatch! {
+    /// Table routing: experts from the token's row of the hash table, weights from the learned gate.
+    /// `table`: `[n_used]` experts, bounds checked at load; `logits`: `[n_expert]`.
+    pub fn route_hash(
+        logits: &[f32],
+        table: &[u32],
+        scale: f32,
+        scores: &mut [f32],
+        routes: &mut [Route],
+    ) = route_hash_impl
+}
+
 /// w = (scale * p) / sum of p in slot order.
+#[inline(always)]
 fn weigh(scores: &[f32], scale: f32, bias: Option<&[f32]>, routes: &mut [Route]) {
     let p = |r: &Route| {
         let e = r.expert as usize;

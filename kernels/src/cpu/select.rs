@@ -1,8 +1,6 @@
 //! Selection by (value descending, index ascending), -0 = +0, NaN below everything (ADR 0001 rule
 //! 14). One rule for top-k, routing and argmax, so that every device picks the same.
 
-use std::cmp::Ordering;
-
 use engine_core::mutant::mutant;
 
 /// Whether (a, i) comes before (b, j).
@@ -16,30 +14,53 @@ pub(super) fn before(a: f32, i: u32, b: f32, j: u32) -> bool {
     by_value || (equal && if mutant(24) { i > j } else { i < j })
 }
 
-fn order(a: f32, i: u32, b: f32, j: u32) -> Ordering {
-    if before(a, i, b, j) {
-        Ordering::Less
-    } else {
-        Ordering::Greater
+/// A number that is smaller the earlier (value, index) comes.
+#[inline(always)]
+fn rank(value: f32, index: u32) -> u64 {
+    let bits = (value + 0.0).to_bits(); // -0 becomes +0
+    let descending = match bits >> 31 {
+        _ if value.is_nan() => u32::MAX,
+        0 => !(bits | 0x8000_0000),
+        _ => bits,
+    };
+    let index = if mutant(24) { !index } else { index };
+    (u64::from(descending) << 32) | u64::from(index)
+}
+
+#[inline(always)]
+fn ranks_impl(values: &[f32], ranks: &mut [u64]) {
+    for (i, (rank_of, v)) in ranks.iter_mut().zip(values).enumerate() {
+        *rank_of = rank(*v, i as u32);
     }
 }
 
+dispatch! {
+    fn fill_ranks(values: &[f32], ranks: &mut [u64]) = ranks_impl
+}
+
 /// Writes the indexes of the `k` first values by the rule, ascending by index, into `picks`
-/// (cleared first). `k >= values.len()` picks all.
-pub fn top_k(values: &[f32], k: usize, picks: &mut Vec<u32>) {
+/// (cleared first). `k >= values.len()` picks all. Linear in the values; `ranks` is scratch.
+pub fn top_k(values: &[f32], k: usize, ranks: &mut Vec<u64>, picks: &mut Vec<u32>) {
     picks.clear();
-    picks.extend(0..values.len() as u32);
-    if k < picks.len() {
-        if k == 0 {
-            picks.clear();
-            return;
-        }
-        picks.select_nth_unstable_by(k - 1, |i, j| {
-            order(values[*i as usize], *i, values[*j as usize], *j)
-        });
-        picks.truncate(k);
-        picks.sort_unstable();
+    if k >= values.len() {
+        picks.extend(0..values.len() as u32);
+        return;
     }
+    if k == 0 {
+        return;
+    }
+    ranks.resize(values.len(), 0);
+    fill_ranks(values, ranks);
+    ranks.select_nth_unstable(k - 1);
+    let index = |rank: &u64| {
+        if mutant(24) {
+            !(*rank as u32)
+        } else {
+            *rank as u32
+        }
+    };
+    picks.extend(ranks[..k].iter().map(index));
+    picks.sort_unstable();
 }
 
 /// The index of the largest value, the lowest one on ties. NaN never wins over a number.
@@ -64,16 +85,26 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_lower_index_and_zeros_are_equal() {
-        let mut picks = vec![7];
-        top_k(&[0.0, 5.0, -0.0, 5.0, f32::NAN, 0.0], 3, &mut picks);
+        let (mut ranks, mut picks) = (vec![9], vec![7]);
+        top_k(
+            &[0.0, 5.0, -0.0, 5.0, f32::NAN, 0.0],
+            3,
+            &mut ranks,
+            &mut picks,
+        );
         assert_eq!(picks, [0, 1, 3]);
-        top_k(&[-0.0, 0.0, 0.0], 1, &mut picks);
+        top_k(&[-0.0, 0.0, 0.0], 1, &mut ranks, &mut picks);
         assert_eq!(picks, [0]);
-        top_k(&[f32::NAN, f32::NEG_INFINITY, f32::NAN], 2, &mut picks);
+        top_k(
+            &[f32::NAN, f32::NEG_INFINITY, f32::NAN],
+            2,
+            &mut ranks,
+            &mut picks,
+        );
         assert_eq!(picks, [0, 1]);
-        top_k(&[1.0, 2.0], 5, &mut picks);
+        top_k(&[1.0, 2.0], 5, &mut ranks, &mut picks);
         assert_eq!(picks, [0, 1]);
-        top_k(&[1.0, 2.0], 0, &mut picks);
+        top_k(&[1.0, 2.0], 0, &mut ranks, &mut picks);
         assert!(picks.is_empty());
         assert_eq!(argmax(&[f32::NAN, -1.0, 3.0, 3.0]), 2);
         assert_eq!(argmax(&[-0.0, 0.0]), 0);
@@ -94,9 +125,9 @@ mod tests {
                 .total_cmp(&values[*i as usize])
                 .then(i.cmp(j))
         });
-        let mut picks = Vec::new();
+        let (mut ranks, mut picks) = (Vec::new(), Vec::new());
         for k in [1, 2, 31, 32, 500, 999] {
-            top_k(&values, k, &mut picks);
+            top_k(&values, k, &mut ranks, &mut picks);
             let mut want = all[..k].to_vec();
             want.sort_unstable();
             assert_eq!(picks, want, "k = {k}");

@@ -2,18 +2,23 @@
 
 use std::cell::RefCell;
 
-use ds4_kernels::cpu::{AttendScratch, Turn, attend, hadamard, rms_norm, rms_unit, rotate};
+use ds4_kernels::cpu::{
+    AttendScratch, INDEX_BLOCK, Turn, attend, hadamard, quantise_index_heads, rms_norm, rms_unit,
+    rotate,
+};
 use engine_core::mutant::mutant;
 use fpx_quant::{A8Rows, Out};
 
 use super::compress::{Finish, Use, advance, bias_gates, round_kv};
 use super::hc::grain;
-use super::keys::{self, Queries};
+use super::keys;
+use super::select::Queries;
 use super::{Angles, Ctx};
 use crate::batch::Batch;
-use crate::linear::{Input, Job, run};
+use crate::linear::{Input, Job, JobRoom, run};
 use crate::meta::Ratio;
 use crate::pool::split;
+use crate::profile::Family;
 use crate::state::SeqState;
 use crate::weights::{Attention, Compressor, Indexer, Layer};
 
@@ -33,15 +38,22 @@ pub(crate) struct Buffers {
     /// `[n, index_heads]`, `[n, index_heads, index_dim]`.
     iw: Vec<f32>,
     iq: Vec<f32>,
+    /// `iq` rounded to fp4: codes of the same shape, `[n, index_heads, index_dim / 32]` scales.
+    iq_twice: Vec<i8>,
+    iq_scale: Vec<f32>,
     /// `[o_groups, n, group_dim]` attention output, group-major for the grouped product.
     o: Vec<f32>,
     /// `[n, o_groups * o_lora]`.
     low: Vec<f32>,
     rows: Vec<f32>,
-    a8: A8Rows,
+    /// Blocks of `qr`, `o` and `low`: one each, so that none changes its size within a pass.
+    qr_a8: A8Rows,
+    o_a8: A8Rows,
+    low_a8: A8Rows,
+    jobs: JobRoom,
 }
 
-/// Keys and gates of a compressor, `[n, wide]`.
+/// Keys and gates of a compressor, `[n, wide]` and what larger ones left behind.
 #[derive(Debug, Default)]
 struct Projections {
     key: Vec<f32>,
@@ -49,8 +61,9 @@ struct Projections {
 }
 
 impl Projections {
-    fn resize(&mut self, n: usize, c: Option<&Compressor>) {
-        let len = c.map_or(0, |c| n * c.key.rows);
+    /// Room for `n` rows of a compressor: only grows, since layers with and without take turns.
+    fn grow(&mut self, n: usize, c: Option<&Compressor>) {
+        let len = c.map_or(0, |c| n * c.key.rows).max(self.key.len());
         self.key.resize(len, 0.0);
         self.gate.resize(len, 0.0);
     }
@@ -86,15 +99,20 @@ pub(crate) fn forward(
         h_a8,
         b,
     );
-    queries(ctx, &layer.attn, angles, batch.n(), b);
-    if let Some(indexer) = &layer.indexer {
+    queries(ctx, &layer.attn, index, angles, batch.n(), b);
+    if let Some(indexer) = index {
         index_queries(ctx, indexer, angles, batch.n(), b);
     }
+    ctx.lap(Family::Projections);
     store(ctx, at, layer, batch, seqs, b);
+    ctx.lap(Family::Compressors);
     lists(ctx, at, layer, batch, seqs, b, k);
     keep_raw(at, batch, seqs, &b.kv);
+    ctx.lap(Family::KeyLists);
     attend_all(ctx, &layer.attn, angles, batch.n(), b, k);
+    ctx.lap(Family::Attention);
     project_out(ctx, &layer.attn, batch.n(), b, block);
+    ctx.lap(Family::Projections);
 }
 
 /// The sublayer without compressed rows and without state: keys are whatever `keys` lists, given the
@@ -112,7 +130,7 @@ pub(crate) fn forward_listed(
     block: &mut [f32],
 ) {
     project(ctx, w, None, None, n, h, h_a8, b);
-    queries(ctx, w, angles, n, b);
+    queries(ctx, w, None, angles, n, b);
     k.begin();
     list(k, &b.kv);
     attend_all(ctx, w, angles, n, b, k);
@@ -159,9 +177,11 @@ fn project(
     b.qr.resize(n * m.q_lora, 0.0);
     b.kv_in.resize(n * m.head_dim, 0.0);
     b.kv.resize(n * m.head_dim, 0.0);
-    b.comp.resize(n, comp);
-    b.index.resize(n, indexer.map(|i| &i.compressor));
-    b.iw.resize(indexer.map_or(0, |_| n * m.index_heads), 0.0);
+    b.comp.grow(n, comp);
+    b.index.grow(n, indexer.map(|i| &i.compressor));
+    if indexer.is_some() {
+        b.iw.resize(n * m.index_heads, 0.0);
+    }
     let mut users = [Some(&w.q_a), Some(&w.kv), None, None, None, None, None];
     let mut outs = [
         Some(&mut b.qa),
@@ -183,14 +203,15 @@ fn project(
     }
     let all: [_; 7] = std::array::from_fn(|i| users[i].unwrap_or(&w.q_a));
     let input = Input::new(ctx.pool, h, n, m.n_embd, a8, &all);
-    let mut jobs: Vec<Job<'_>> = Vec::with_capacity(7);
+    let mut jobs = b.jobs.take();
     for (w, out) in users.into_iter().zip(outs) {
         if let (Some(w), Some(out)) = (w, out) {
-            let out = Out::new(out, n, w.rows);
+            let out = Out::new(&mut out[..n * w.rows], n, w.rows);
             jobs.push(Job::new(ctx.pool, w.matrix(), &input, 0..n, out));
         }
     }
     run(ctx.pool, ctx.counters, &jobs);
+    b.jobs.put_back(jobs);
     let (qa, eps) = (&b.qa, m.rms_eps);
     ctx.pool.each(
         n,
@@ -202,18 +223,30 @@ fn project(
     );
 }
 
-/// Query heads, and the raw key row of each token.
-fn queries(ctx: &Ctx<'_>, w: &Attention, angles: &Angles, n: usize, b: &mut Buffers) {
+/// Query heads and the raw key row of each token; the indexer's query heads, not yet rotated.
+fn queries(
+    ctx: &Ctx<'_>,
+    w: &Attention,
+    indexer: Option<&Indexer>,
+    angles: &Angles,
+    n: usize,
+    b: &mut Buffers,
+) {
     let m = ctx.meta;
     let wide = m.n_head * m.head_dim;
     b.q.resize(n * wide, 0.0);
-    let input = Input::new(ctx.pool, &b.qr, n, m.q_lora, &mut b.a8, &[&w.q_b]);
+    let index = indexer.map_or(&w.q_b, |i| &i.q_b);
+    let input = Input::new(ctx.pool, &b.qr, n, m.q_lora, &mut b.qr_a8, &[&w.q_b, index]);
+    let mut jobs = b.jobs.take();
     let out = Out::new(&mut b.q, n, wide);
-    run(
-        ctx.pool,
-        ctx.counters,
-        &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)],
-    );
+    jobs.push(Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out));
+    if let Some(i) = indexer {
+        b.iq.resize(n * i.q_b.rows, 0.0);
+        let out = Out::new(&mut b.iq, n, i.q_b.rows);
+        jobs.push(Job::new(ctx.pool, i.q_b.matrix(), &input, 0..n, out));
+    }
+    run(ctx.pool, ctx.counters, &jobs);
+    b.jobs.put_back(jobs);
     ctx.pool
         .each(n, grain(n, wide), split(&mut b.q, wide), |i, q| {
             let (cos, sin) = angles.at(i);
@@ -247,20 +280,24 @@ fn finish_keys(
     });
 }
 
-/// Indexer query heads and head weights.
+/// Rotates the indexer's query heads, rounds them where rows are rounded, scales head weights.
 fn index_queries(ctx: &Ctx<'_>, w: &Indexer, angles: &Angles, n: usize, b: &mut Buffers) {
     let m = ctx.meta;
-    let wide = m.index_heads * m.index_dim;
-    b.iq.resize(n * wide, 0.0);
-    let input = Input::new(ctx.pool, &b.qr, n, m.q_lora, &mut b.a8, &[&w.q_b]);
-    let out = Out::new(&mut b.iq, n, wide);
-    run(
-        ctx.pool,
-        ctx.counters,
-        &[Job::new(ctx.pool, w.q_b.matrix(), &input, 0..n, out)],
+    let wide = w.q_b.rows;
+    // Codes only where rows are codes: without the roundings the parts are empty.
+    let (codes, scales) = match ctx.kv_sim {
+        true => (wide, wide / INDEX_BLOCK),
+        false => (0, 0),
+    };
+    b.iq_twice.resize(n * codes, 0);
+    b.iq_scale.resize(n * scales, 0.0);
+    let parts = (
+        split(&mut b.iq, wide),
+        split(&mut b.iq_twice, codes),
+        split(&mut b.iq_scale, scales),
     );
     ctx.pool
-        .each(n, grain(n, wide), split(&mut b.iq, wide), |i, iq| {
+        .each(n, grain(n, wide), parts, |i, (iq, twice, scale)| {
             let (cos, sin) = angles.at(i);
             for head in iq.chunks_exact_mut(m.index_dim) {
                 rotate(head, cos, sin, Turn::Forward);
@@ -268,6 +305,7 @@ fn index_queries(ctx: &Ctx<'_>, w: &Indexer, angles: &Angles, n: usize, b: &mut 
                     hadamard(head);
                 }
             }
+            quantise_index_heads(iq, twice, scale);
         });
     let scale = (1.0 / ((m.index_dim * m.index_heads) as f64).sqrt()) as f32;
     for w in &mut b.iw {
@@ -339,6 +377,8 @@ fn lists(
     k.begin();
     let queries = (layer.ratio == Ratio::Sparse).then_some(Queries {
         heads: &b.iq,
+        twice: &b.iq_twice,
+        scale: &b.iq_scale,
         weights: &b.iw,
         n_heads: m.index_heads,
         dim: m.index_dim,
@@ -375,7 +415,7 @@ fn keep_raw(at: usize, batch: &Batch, seqs: &mut [Option<SeqState>], kv: &[f32])
     }
 }
 
-/// Attention proper, one task a (group of heads, token), and the inverse rotation of its output.
+/// Attention proper, one part a (group, token, head), and the inverse rotation of its output.
 fn attend_all(
     ctx: &Ctx<'_>,
     w: &Attention,
@@ -385,27 +425,27 @@ fn attend_all(
     k: &keys::Buffers,
 ) {
     let m = ctx.meta;
-    let heads = m.n_head / m.o_groups;
-    let group = heads * m.head_dim;
-    let mut scale = (1.0 / (m.head_dim as f64).sqrt()) as f32;
+    let (heads, hd) = (m.n_head / m.o_groups, m.head_dim);
+    let mut scale = (1.0 / (hd as f64).sqrt()) as f32;
     if mutant(6) {
         scale *= 1.277_258_9 * 1.277_258_9;
     }
-    b.o.resize(m.o_groups * n * group, 0.0);
+    b.o.resize(m.n_head * n * hd, 0.0);
     let q = &b.q;
+    // A token's heads of a group share its keys; only few tokens are divided further.
+    let grain = if n < 2 * ctx.pool.threads() { 1 } else { heads };
     ctx.pool
-        .each(m.o_groups * n, 1, split(&mut b.o, group), |unit, out| {
-            let (g, token) = (unit / n, unit % n);
-            let at = if mutant(35) { g } else { g * heads };
-            let q = &q[(token * m.n_head + at) * m.head_dim..][..group];
-            let sinks = &w.sinks[at..at + heads];
+        .each(m.n_head * n, grain, split(&mut b.o, hd), |unit, out| {
+            let (head, token) = (unit % heads, unit / heads % n);
+            let g = unit / heads / n;
+            let at = if mutant(35) { g } else { g * heads } + head;
+            let q = &q[(token * m.n_head + at) * hd..][..hd];
+            let sink = &w.sinks[at..=at];
             let list = &k.lists[k.at[token].clone()];
-            LOCAL.with_borrow_mut(|s| attend(q, &k.slab, list, scale, sinks, s, out));
+            LOCAL.with_borrow_mut(|s| attend(q, &k.slab, list, scale, sink, s, out));
             let (cos, sin) = angles.at(token);
             if !mutant(2) {
-                for head in out.chunks_exact_mut(m.head_dim) {
-                    rotate(head, cos, sin, Turn::Back);
-                }
+                rotate(out, cos, sin, Turn::Back);
             }
         });
 }
@@ -416,9 +456,16 @@ fn project_out(ctx: &Ctx<'_>, w: &Attention, n: usize, b: &mut Buffers, block: &
     let (group, low) = (w.o_a.k, m.o_groups * m.o_lora);
     b.low.resize(n * low, 0.0);
     // Group-major input: columns g * n .. (g + 1) * n belong to group g's rows.
-    let input = Input::new(ctx.pool, &b.o, m.o_groups * n, group, &mut b.a8, &[&w.o_a]);
+    let input = Input::new(
+        ctx.pool,
+        &b.o,
+        m.o_groups * n,
+        group,
+        &mut b.o_a8,
+        &[&w.o_a],
+    );
     let mut rest = Out::new(&mut b.low, n, low);
-    let mut jobs = Vec::with_capacity(m.o_groups);
+    let mut jobs = b.jobs.take();
     for g in 0..m.o_groups {
         let (own, others) = rest.split_rows(m.o_lora);
         rest = others;
@@ -426,8 +473,8 @@ fn project_out(ctx: &Ctx<'_>, w: &Attention, n: usize, b: &mut Buffers, block: &
         jobs.push(Job::new(ctx.pool, matrix, &input, g * n..(g + 1) * n, own));
     }
     run(ctx.pool, ctx.counters, &jobs);
-    drop(jobs);
-    let input = Input::new(ctx.pool, &b.low, n, low, &mut b.a8, &[&w.o_b]);
+    b.jobs.put_back(jobs);
+    let input = Input::new(ctx.pool, &b.low, n, low, &mut b.low_a8, &[&w.o_b]);
     let out = Out::new(block, n, m.n_embd);
     run(
         ctx.pool,

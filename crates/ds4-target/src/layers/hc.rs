@@ -10,6 +10,7 @@ use fpx_quant::{A8Rows, Out};
 use super::Ctx;
 use crate::linear::{Input, Job, run};
 use crate::pool::split;
+use crate::profile::Family;
 use crate::weights::HcSite;
 
 fn params<'a>(ctx: &Ctx<'_>, site: &'a HcSite) -> HcParams<'a> {
@@ -76,6 +77,7 @@ pub(crate) fn pre(ctx: &Ctx<'_>, site: &HcSite, norm: &[f32], s: Site<'_>) {
             hc_collapse(x, &mix[0].pre, u);
             rms_norm(u, norm, ctx.meta.rms_eps, h);
         });
+    ctx.lap(Family::HyperConnections);
 }
 
 /// After a sublayer: mixes its output into the streams.
@@ -84,29 +86,33 @@ pub(crate) fn post(ctx: &Ctx<'_>, x: &mut [f32], block: &[f32], mix: &[HcMix]) {
     ctx.pool.each(n, grain(n, 4 * d), split(x, 4 * d), |i, x| {
         hc_post(x, &block[i * d..][..d], &mix[i]);
     });
+    ctx.lap(Family::HyperConnections);
 }
 
 /// The final merge of the streams by the head's weights. `x` `[n, 4, n_embd]`, `merged`
-/// `[n, n_embd]`.
-pub(crate) fn merge(ctx: &Ctx<'_>, site: &HcSite, x: &[f32], a8: &mut A8Rows, merged: &mut [f32]) {
+/// `[n, n_embd]`. `m`: scratch for `[n, 4]`.
+pub(crate) fn merge(
+    ctx: &Ctx<'_>,
+    site: &HcSite,
+    x: &[f32],
+    m: &mut Vec<f32>,
+    a8: &mut A8Rows,
+    merged: &mut [f32],
+) {
     let d = site.mix.k / 4;
     let n = merged.len() / d;
-    let mut m = vec![0f32; n * 4];
-    dots(ctx, site, x, n, a8, &mut m);
+    m.resize(n * 4, 0.0);
+    dots(ctx, site, x, n, a8, m);
     let p = params(ctx, site);
-    ctx.pool.each(
-        n,
-        1,
-        (split(&mut m, 4), split(merged, d)),
-        |i, (m, merged)| {
+    ctx.pool
+        .each(n, 1, (split(m, 4), split(merged, d)), |i, (m, merged)| {
             let x = &x[i * 4 * d..][..4 * d];
             scale_in_place(m, rms_factor(x, ctx.meta.rms_eps));
             hc_collapse(x, &hc_head_weights(m, &p), merged);
-        },
-    );
+        });
 }
 
 /// Tokens a task, so that a task is worth its hand-over and few tokens stay on one thread.
 pub(crate) fn grain(n: usize, floats_each: usize) -> usize {
-    (8_192 / floats_each.max(1)).clamp(1, n.max(1))
+    (16_384 / floats_each.max(1)).clamp(1, n.max(1))
 }

@@ -8,6 +8,7 @@ pub(crate) mod compress;
 pub(crate) mod hc;
 pub(crate) mod keys;
 pub(crate) mod moe;
+pub(crate) mod select;
 
 use ds4_kernels::cpu::{HcMix, Route};
 use engine_core::math::RopeTable;
@@ -17,6 +18,7 @@ use fpx_quant::A8Rows;
 use crate::linear::Counters;
 use crate::meta::{Ds4Meta, Ratio};
 use crate::pool::{Pool, split};
+use crate::profile::Family;
 
 /// What every layer function needs.
 pub(crate) struct Ctx<'a> {
@@ -25,6 +27,14 @@ pub(crate) struct Ctx<'a> {
     pub counters: &'a Counters,
     pub kv_sim: bool,
     pub ropes: &'a Ropes,
+}
+
+impl Ctx<'_> {
+    /// Ends a lap of the profile.
+    #[inline]
+    pub(crate) fn lap(&self, family: Family) {
+        self.counters.laps.lap(family);
+    }
 }
 
 /// Rotary tables of the two layer kinds.
@@ -99,7 +109,9 @@ pub(crate) struct Scratch {
     /// `[n, n_embd]` collapsed input, then normed in place of `h`.
     pub u: Vec<f32>,
     pub h: Vec<f32>,
+    /// Blocks of `h`, and of `x` where mixing weights are stored in blocks.
     pub a8: A8Rows,
+    pub x_a8: A8Rows,
     pub angles_window: Angles,
     pub angles_compressed: Angles,
     pub attn: attention::Buffers,
@@ -140,7 +152,7 @@ impl Scratch {
             mix: &mut self.mix,
             u: &mut self.u,
             h: &mut self.h,
-            a8: &mut self.a8,
+            a8: &mut self.x_a8,
         }
     }
 }

@@ -8,8 +8,9 @@ use fpx_quant::{A8Rows, Out};
 
 use super::Ctx;
 use super::hc::grain;
-use crate::linear::{Input, Job, run};
+use crate::linear::{Input, Job, JobRoom, run};
 use crate::pool::split;
+use crate::profile::Family;
 use crate::weights::{Moe, Routing};
 
 /// Buffers of the sublayer, `n` tokens, `s = n * n_used` slots.
@@ -21,8 +22,10 @@ pub(crate) struct Buffers {
     /// Shared expert: `[n, n_ff]` each, `[n, n_embd]`.
     shared: [Vec<f32>; 3],
     shared_out: Vec<f32>,
-    /// `[s]` slots sorted by expert (stable), and the end of each expert's run `[n_expert]`.
+    /// `[s]` slots sorted by expert (stable), each slot's place in that order `[s]`, and the end of each
+    /// expert's run `[n_expert]`.
     order: Vec<u32>,
+    place: Vec<u32>,
     ends: Vec<usize>,
     /// `[s, n_embd]` inputs in that order; `[s, n_ff]` each.
     x: Vec<f32>,
@@ -30,7 +33,11 @@ pub(crate) struct Buffers {
     /// `[s, n_embd]` outputs in that order, and in slot order.
     y: Vec<f32>,
     slots: Vec<f32>,
-    a8: A8Rows,
+    /// Blocks of `x`, of the activations in `mid` and of those in `shared`.
+    x_a8: A8Rows,
+    mid_a8: A8Rows,
+    shared_a8: A8Rows,
+    jobs: JobRoom,
 }
 
 /// The sublayer: `h` `[n, n_embd]` normed input, `block` `[n, n_embd]` output.
@@ -48,18 +55,21 @@ pub(crate) fn forward(
     first_products(ctx, w, n, h, h_a8, b);
     route(ctx, w, tokens, b, routes);
     sort(ctx.meta.n_expert, routes, b);
+    ctx.lap(Family::Router);
     routed(ctx, w, h, routes, b);
-    shared(ctx, w, n, b);
+    ctx.lap(Family::Experts);
     let (d, used) = (ctx.meta.n_embd, ctx.meta.n_used);
-    let (slots, shared_out) = (&b.slots, &b.shared_out);
+    let (y, place, shared_out) = (&b.y, &b.place, &b.shared_out);
+    let parts = (split(block, d), split(&mut b.slots, used * d));
     ctx.pool
-        .each(n, grain(n, used * d), split(block, d), |i, out| {
-            add_rows(
-                &slots[i * used * d..][..used * d],
-                &shared_out[i * d..][..d],
-                out,
-            );
+        .each(n, grain(n, used * d), parts, |i, (out, slots)| {
+            let own = &place[i * used..(i + 1) * used];
+            for (slot, at) in slots.chunks_exact_mut(d).zip(own) {
+                slot.copy_from_slice(&y[*at as usize * d..][..d]);
+            }
+            add_rows(slots, &shared_out[i * d..][..d], out);
         });
+    ctx.lap(Family::RoutedSum);
 }
 
 /// Router and the shared expert's gate and up, in one region.
@@ -74,7 +84,7 @@ fn first_products(ctx: &Ctx<'_>, w: &Moe, n: usize, h: &[f32], a8: &mut A8Rows, 
     let input = Input::new(ctx.pool, h, n, m.n_embd, a8, &users);
     let [gate, up, _] = &mut b.shared;
     let outs = [&mut b.logits, gate, up];
-    let mut jobs = Vec::with_capacity(3);
+    let mut jobs = b.jobs.take();
     for (w, out) in users.into_iter().zip(outs) {
         jobs.push(Job::new(
             ctx.pool,
@@ -85,6 +95,7 @@ fn first_products(ctx: &Ctx<'_>, w: &Moe, n: usize, h: &[f32], a8: &mut A8Rows, 
         ));
     }
     run(ctx.pool, ctx.counters, &jobs);
+    b.jobs.put_back(jobs);
 }
 
 fn route(ctx: &Ctx<'_>, w: &Moe, tokens: &[TokenId], b: &mut Buffers, routes: &mut [Route]) {
@@ -121,14 +132,17 @@ fn sort(n_expert: usize, routes: &[Route], b: &mut Buffers) {
         (*end, at) = (at, at + *end);
     }
     b.order.resize(routes.len(), 0);
+    b.place.resize(routes.len(), 0);
     for (slot, r) in routes.iter().enumerate() {
         let at = &mut b.ends[r.expert as usize];
         b.order[*at] = slot as u32;
+        b.place[slot] = *at as u32;
         *at += 1;
     }
 }
 
-/// All visited experts: gate and up, activation, down; outputs back in slot order.
+/// All visited experts: gate and up, activation, down. The shared expert's down runs beside
+/// theirs.
 fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) {
     let (m, s) = (ctx.meta, routes.len());
     let (d, ff) = (m.n_embd, m.n_ff);
@@ -144,12 +158,12 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
     });
     let [gate, up, act] = &mut b.mid;
     {
-        let input = Input::new(ctx.pool, &b.x, s, d, &mut b.a8, &[&w.gate, &w.up]);
+        let input = Input::new(ctx.pool, &b.x, s, d, &mut b.x_a8, &[&w.gate, &w.up]);
         let outs = [
             (&w.gate, Out::new(gate, s, ff)),
             (&w.up, Out::new(up, s, ff)),
         ];
-        let mut jobs = Vec::with_capacity(2 * m.n_expert.min(s));
+        let mut jobs = b.jobs.take();
         for (w, mut rest) in outs {
             for_runs(&b.ends, |e, cols| {
                 let whole = std::mem::replace(&mut rest, Out::new(&mut [], 0, 0));
@@ -159,6 +173,7 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
             });
         }
         run(ctx.pool, ctx.counters, &jobs);
+        b.jobs.put_back(jobs);
     }
     let (gate, up) = (&*gate, &*up);
     ctx.pool
@@ -172,10 +187,18 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
                 act,
             );
         });
+    shared_act(ctx, w, &mut b.shared);
     {
-        let input = Input::new(ctx.pool, act, s, ff, &mut b.a8, &[&w.down]);
+        let n = s / m.n_used;
+        b.shared_out.resize(n * d, 0.0);
+        let input = Input::new(ctx.pool, act, s, ff, &mut b.mid_a8, &[&w.down]);
+        let (act, a8) = (&b.shared[2], &mut b.shared_a8);
+        let shared = Input::new(ctx.pool, act, n, ff, a8, &[&w.shared_down]);
         let mut rest = Out::new(&mut b.y, s, d);
-        let mut jobs = Vec::with_capacity(m.n_expert.min(s));
+        let mut jobs = b.jobs.take();
+        let out = Out::new(&mut b.shared_out, n, d);
+        let down = w.shared_down.matrix();
+        jobs.push(Job::new(ctx.pool, down, &shared, 0..n, out));
         for_runs(&b.ends, |e, cols| {
             let whole = std::mem::replace(&mut rest, Out::new(&mut [], 0, 0));
             let (own, others) = whole.split_cols(cols.len());
@@ -183,10 +206,7 @@ fn routed(ctx: &Ctx<'_>, w: &Moe, h: &[f32], routes: &[Route], b: &mut Buffers) 
             jobs.push(Job::new(ctx.pool, w.down.sub(e * d, d), &input, cols, own));
         });
         run(ctx.pool, ctx.counters, &jobs);
-    }
-    for (i, slot) in order.iter().enumerate() {
-        let to = &mut b.slots[*slot as usize * d..][..d];
-        to.copy_from_slice(&b.y[i * d..][..d]);
+        b.jobs.put_back(jobs);
     }
 }
 
@@ -201,27 +221,14 @@ fn for_runs(ends: &[usize], mut f: impl FnMut(usize, std::ops::Range<usize>)) {
     }
 }
 
-fn shared(ctx: &Ctx<'_>, w: &Moe, n: usize, b: &mut Buffers) {
-    let (d, ff) = (ctx.meta.n_embd, ctx.meta.n_ff);
-    b.shared_out.resize(n * d, 0.0);
-    let [gate, up, act] = &mut b.shared;
+/// The shared expert's activation, `[n, n_ff]` each.
+fn shared_act(ctx: &Ctx<'_>, w: &Moe, [gate, up, act]: &mut [Vec<f32>; 3]) {
+    let ff = ctx.meta.n_ff;
+    let n = act.len() / ff;
     let (gate, up) = (&*gate, &*up);
     ctx.pool
         .each(n, grain(n, 4 * ff), split(act, ff), |i, act| {
             let range = i * ff..(i + 1) * ff;
             swiglu(&gate[range.clone()], &up[range], w.clamp_shared, None, act);
         });
-    let input = Input::new(ctx.pool, act, n, ff, &mut b.a8, &[&w.shared_down]);
-    let out = Out::new(&mut b.shared_out, n, d);
-    run(
-        ctx.pool,
-        ctx.counters,
-        &[Job::new(
-            ctx.pool,
-            w.shared_down.matrix(),
-            &input,
-            0..n,
-            out,
-        )],
-    );
 }

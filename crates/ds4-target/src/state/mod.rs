@@ -120,11 +120,11 @@ impl StateShape {
             sum[0] += l.raw_rows as u64 * kv;
             for (c, at) in [(&l.comp, 1), (&l.index, 2)] {
                 let Some(c) = c else { continue };
-                let row = match at {
-                    1 => kv,
-                    _ => RowKind::index(self.kv_sim, c.width).row_bytes() as u64,
+                let kind = match at {
+                    1 => RowKind::kv(self.kv_sim, l.head_dim, l.n_rot),
+                    _ => RowKind::index(self.kv_sim, c.width),
                 };
-                sum[at] += c.max_rows as u64 * row;
+                sum[at] += kind.held(c.max_rows) as u64 * kind.row_bytes() as u64;
                 sum[3] += (c.ring * c.overlap * c.width * 2 * 4) as u64;
             }
         }

@@ -1,7 +1,8 @@
 //! Rows of keys at rest: packed without loss when the model's roundings are on, f32 otherwise.
 
 use ds4_kernels::cpu::{
-    index_row_bytes, kv_row_bytes, pack_index_row, pack_kv_row, unpack_index_row, unpack_kv_row,
+    INDEX_TILE, index_row_bytes, kv_row_bytes, pack_index_row, pack_kv_row, unpack_index_row,
+    unpack_kv_row,
 };
 
 /// What a row looks like at rest.
@@ -57,6 +58,15 @@ impl RowKind {
         }
     }
 
+    /// Rows that memory is held for when `rows` are asked for: whole tiles.
+    #[must_use]
+    pub const fn held(self, rows: usize) -> usize {
+        match self {
+            Self::PackedIndex { .. } => rows.next_multiple_of(INDEX_TILE),
+            _ => rows,
+        }
+    }
+
     /// Elements of a row.
     #[must_use]
     pub const fn width(self) -> usize {
@@ -68,7 +78,8 @@ impl RowKind {
     }
 }
 
-/// A fixed number of rows. Byte offsets are `usize`: 1M rows of 584 bytes pass 2^29, and a 32-bit
+/// A fixed number of rows. Indexer rows stand in tiles of [`INDEX_TILE`]: byte `i` of all rows of a
+/// tile beside each other, as they are scored; at the seams a row is a row. Byte offsets are `usize`: 1M rows of 584 bytes pass 2^29, and a 32-bit
 /// product would wrap at 8M.
 #[derive(Clone, Debug)]
 pub struct RowStore {
@@ -89,7 +100,7 @@ impl RowStore {
             },
             _ => Self {
                 kind,
-                bytes: vec![0; rows * kind.row_bytes()],
+                bytes: vec![0; kind.held(rows) * kind.row_bytes()],
                 floats: Vec::new(),
             },
         }
@@ -106,12 +117,22 @@ impl RowStore {
         row * n..(row + 1) * n
     }
 
+    /// Where the first byte of an indexer row stands; the others follow [`INDEX_TILE`] apart.
+    fn in_tile(&self, row: usize) -> usize {
+        row / INDEX_TILE * INDEX_TILE * self.kind.row_bytes() + row % INDEX_TILE
+    }
+
     /// Stores a row (already rounded where the kind is packed).
     pub fn put(&mut self, row: usize, values: &[f32]) {
-        let range = self.byte_range(row);
         match self.kind {
-            RowKind::PackedKv { n_rot, .. } => pack_kv_row(values, n_rot, &mut self.bytes[range]),
-            RowKind::PackedIndex { .. } => pack_index_row(values, &mut self.bytes[range]),
+            RowKind::PackedKv { n_rot, .. } => {
+                let range = self.byte_range(row);
+                pack_kv_row(values, n_rot, &mut self.bytes[range]);
+            }
+            RowKind::PackedIndex { .. } => {
+                let at = self.in_tile(row);
+                pack_index_row(values, INDEX_TILE, &mut self.bytes[at..]);
+            }
             RowKind::F32 { width } => {
                 self.floats[row * width..(row + 1) * width].copy_from_slice(values);
             }
@@ -124,12 +145,8 @@ impl RowStore {
             RowKind::PackedKv { n_rot, .. } => {
                 unpack_kv_row(&self.bytes[self.byte_range(row)], n_rot, out);
             }
-            RowKind::PackedIndex { width } => {
-                let (mut twice, mut scale) = (vec![0i8; width], vec![0f32; width / 32]);
-                unpack_index_row(&self.bytes[self.byte_range(row)], &mut twice, &mut scale);
-                for (i, (o, t)) in out.iter_mut().zip(&twice).enumerate() {
-                    *o = f32::from(*t) * 0.5 * scale[i / 32];
-                }
+            RowKind::PackedIndex { .. } => {
+                unpack_index_row(&self.bytes[self.in_tile(row)..], INDEX_TILE, out);
             }
             RowKind::F32 { width } => {
                 out.copy_from_slice(&self.floats[row * width..(row + 1) * width]);
@@ -137,10 +154,16 @@ impl RowStore {
         }
     }
 
-    /// The packed bytes of the first `n` rows; empty for f32 rows.
+    /// The packed bytes of tile `tile` of indexer rows, `[row bytes, 16]`; empty for other kinds.
     #[must_use]
-    pub fn packed(&self, n: usize) -> &[u8] {
-        self.bytes.get(..n * self.kind.row_bytes()).unwrap_or(&[])
+    pub fn tile(&self, tile: usize) -> &[u8] {
+        match self.kind {
+            RowKind::PackedIndex { .. } => {
+                let n = INDEX_TILE * self.kind.row_bytes();
+                &self.bytes[tile * n..(tile + 1) * n]
+            }
+            _ => &[],
+        }
     }
 
     /// The values of the first `n` rows; empty for packed rows.
@@ -157,7 +180,11 @@ impl RowStore {
                     out.extend_from_slice(&v.to_le_bytes());
                 }
             }
-            _ => out.extend_from_slice(&self.bytes[self.byte_range(row)]),
+            RowKind::PackedIndex { .. } => {
+                let bytes = self.bytes[self.in_tile(row)..].iter();
+                out.extend(bytes.step_by(INDEX_TILE).take(self.kind.row_bytes()));
+            }
+            RowKind::PackedKv { .. } => out.extend_from_slice(&self.bytes[self.byte_range(row)]),
         }
     }
 
@@ -175,7 +202,13 @@ impl RowStore {
                     *v = f32::from_le_bytes(*w);
                 }
             }
-            _ => {
+            RowKind::PackedIndex { .. } => {
+                assert_eq!(from.len(), self.kind.row_bytes(), "bytes of a row");
+                let at = self.in_tile(row);
+                let to = self.bytes[at..].iter_mut().step_by(INDEX_TILE);
+                to.zip(from).for_each(|(to, from)| *to = *from);
+            }
+            RowKind::PackedKv { .. } => {
                 let range = self.byte_range(row);
                 self.bytes[range].copy_from_slice(from);
             }
@@ -200,6 +233,34 @@ mod tests {
         let mut row = [0f32; 128];
         store.get(1, &mut row);
         assert!(row.iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn indexer_rows_of_a_tile_do_not_touch_each_other() {
+        let mut store = RowStore::new(RowKind::index(true, 64), 20);
+        assert_eq!(store.tile(1).len(), 16 * 34, "the last tile is whole");
+        let row = |r: usize| -> Vec<f32> { (0..64).map(|i| ((i + r) % 7) as f32 - 3.0).collect() };
+        let mut saved = Vec::new();
+        for r in (0..20).rev() {
+            store.put(r, &row(r));
+        }
+        (0..20).for_each(|r| store.append_bytes(r, &mut saved));
+        let mut other = RowStore::new(RowKind::index(true, 64), 20);
+        other.poison();
+        for (r, bytes) in saved.chunks(34).enumerate() {
+            other.set_bytes(r, bytes);
+        }
+        for r in 0..20 {
+            let (mut a, mut b) = ([f32::NAN; 64], [f32::NAN; 64]);
+            store.get(r, &mut a);
+            other.get(r, &mut b);
+            assert_eq!((&a[..], &b[..]), (&row(r)[..], &row(r)[..]), "row {r}");
+        }
+        // A row at the seam: two codes a byte, low nibble first, then the scales.
+        let mut packed = Vec::new();
+        store.append_bytes(17, &mut packed);
+        // Values 0, 1, .. 3, -3, .. in units of 0.5: scale 2^-1, 1.0 is code 4 (2.0).
+        assert_eq!((packed[0], packed[32]), (0x40, 126));
     }
 
     #[test]
