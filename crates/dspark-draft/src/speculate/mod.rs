@@ -82,7 +82,7 @@ pub enum InPass {
     Never,
     /// Those of plain greedy plans.
     Greedy,
-    /// Those of all plans without penalties: the target adds the keyed noise.
+    /// Those of all plans without penalties and bias: the target adds the keyed noise.
     Keyed,
 }
 
