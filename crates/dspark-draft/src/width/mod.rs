@@ -14,6 +14,7 @@
 mod calibrate;
 mod cost;
 mod judge;
+mod name;
 mod reward;
 mod rule;
 
@@ -22,6 +23,7 @@ use engine_core::seams::Proposal;
 pub use calibrate::Calibration;
 pub use cost::Costs;
 pub(crate) use judge::{Judge, Outcome};
+pub use name::PolicyNameError;
 pub use reward::RewardOptions;
 use reward::{Arm, Reward};
 pub use rule::{best, hull, left_to_right};
