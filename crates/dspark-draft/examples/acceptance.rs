@@ -129,7 +129,10 @@ fn run(t: &mut CpuTarget, way: &mut Way, request: &Request) -> (Vec<TokenId>, f6
     let seq = t.open().unwrap();
     way.speculator.admit(t, seq, request.clone()).unwrap();
     let (mut sink, mut seconds) = (Tokens::default(), 0.0);
-    while let Some((_, need)) = way.speculator.needs().next() {
+    loop {
+        let Some((_, need)) = way.speculator.needs().next() else {
+            break;
+        };
         let begin = Instant::now();
         way.speculator.step(Turn {
             target: &mut *t,

@@ -45,6 +45,8 @@ const GAIN_SAMPLES: u32 = 6;
 /// The weight of a probe: probes are rare, and one that errs costs a few drafts.
 const PROBE_WEIGHT: f64 = 0.15;
 const GAIN_FLOOR: f64 = -0.1;
+/// The weight of a draft in what all texts of late were worth.
+const HABIT_WEIGHT: f64 = 0.02;
 
 /// Drafting is judged on the bright side by so many standard deviations of what is known about
 /// acceptance: whoever stops drafting learns no better.
@@ -70,11 +72,45 @@ pub(crate) struct Arm {
     plain: u32,
     /// Length of the last such run; 0 while drafting.
     interval: u32,
+    /// Whether it has begun: the first decision goes by what other texts showed.
+    begun: bool,
+}
+
+/// What drafts were worth in all texts of late: where a new one begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habit {
+    gain: f64,
+    samples: u32,
+}
+
+impl Habit {
+    fn observe(&mut self, gain: f64) {
+        self.samples = self.samples.saturating_add(1);
+        let weight = (1.0 / f64::from(self.samples)).max(HABIT_WEIGHT);
+        self.gain += weight * (gain - self.gain);
+    }
+
+    /// Whether drafting has been losing.
+    fn is_bad(self) -> bool {
+        self.samples >= GAIN_SAMPLES && self.gain < -DEAD_BAND
+    }
 }
 
 impl Arm {
     pub(crate) const fn is_on(&self) -> bool {
         self.interval == 0
+    }
+
+    /// Begins as the texts before went: a short answer must not pay for learning it again. `since`:
+    /// passes since anyone drafted, so that short texts probe together as often as a long one.
+    fn begin(&mut self, habit: Habit, since: u64, cap: u32) {
+        self.begun = true;
+        if habit.is_bad() {
+            self.gain = habit.gain.max(GAIN_FLOOR);
+            self.samples = GAIN_SAMPLES;
+            self.interval = (cap / 2).max(1);
+            self.plain = cap.saturating_sub(u32::try_from(since).unwrap_or(u32::MAX));
+        }
     }
 
     /// Takes the worth of a draft, and decides about the next steps.
@@ -103,6 +139,9 @@ pub(crate) struct Reward {
     costs: Costs,
     /// Seconds of a draft.
     draft: Mean,
+    /// The pass of the last one.
+    drafted: u64,
+    habit: Habit,
     calibration: Calibration,
     /// (tokens, seconds) of the last passes.
     recent: VecDeque<(f64, f64)>,
@@ -116,6 +155,8 @@ impl Reward {
         Self {
             costs: Costs::seeded(&options.costs),
             draft: Mean::default(),
+            drafted: 0,
+            habit: Habit::default(),
             calibration: Calibration::default(),
             recent: VecDeque::new(),
             pass: 0,
@@ -141,6 +182,10 @@ impl Reward {
         if self.options.explore && self.costs.known(1).0 < KNOWN && self.pass < 8 {
             return false;
         }
+        if !arm.begun {
+            let since = self.pass - self.drafted;
+            arm.begin(self.habit, since, self.options.probe_cap);
+        }
         if arm.plain > 0 {
             arm.plain -= u32::from(!mutant(248));
             return mutant(247);
@@ -156,7 +201,11 @@ impl Reward {
     pub(crate) fn observe_pass(&mut self, m: Measured) {
         self.pass += 1;
         if m.asked > 0 && m.draft > 0.0 {
-            self.draft.observe(m.draft / m.asked as f64, self.pass);
+            // The first draft after a pause catches up with it: the price of the pause, not its own.
+            if self.draft.get().is_none() || self.drafted + 1 == self.pass {
+                self.draft.observe(m.draft / m.asked as f64, self.pass);
+            }
+            self.drafted = self.pass;
         }
         if m.alone {
             self.costs.observe(m.rows, m.verify, self.pass);
@@ -178,6 +227,7 @@ impl Reward {
                 .survival(logits, choice.cap, HOPE, &mut self.survivals);
             if choice.proposal.is_some() {
                 let gain = self.gain(base, &self.survivals);
+                self.habit.observe(gain);
                 choice.seq.arm.observe(gain, self.options.probe_cap);
             }
             self.calibration

@@ -168,6 +168,27 @@ fn a_losing_draft_is_not_run_but_probed() {
 }
 
 #[test]
+fn short_texts_do_not_learn_each_for_itself_that_drafting_loses() {
+    let device = &devices()[0];
+    let hopeless = process(&[0.02, 0.01, 0.01, 0.01, 0.01], 0.0, (1.0, 0.0));
+    let mut bench = Bench::new(reward(), device, hopeless, 3);
+    bench.run(200);
+    let texts = |bench: &mut Bench, n: usize| -> usize {
+        let one = |_| {
+            bench.seq = SeqWidth::default();
+            bench.run(8).drafts
+        };
+        (0..n).map(one).sum()
+    };
+    let drafts = texts(&mut bench, 100);
+    assert!((10..=40).contains(&drafts), "{drafts} drafts in 800 steps");
+    // They find out together, too, that it pays again.
+    bench.sim = Sim::new(process(&COPYING, 0.0, (1.0, 0.0)), 4);
+    texts(&mut bench, 60);
+    assert_eq!(texts(&mut bench, 20), 160, "every step drafts");
+}
+
+#[test]
 fn drafters_without_confidences_are_learned_by_depth() {
     for device in devices() {
         for survival in [&EASY, &PROSE, &COPYING] {
