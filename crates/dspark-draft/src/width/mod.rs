@@ -185,6 +185,11 @@ impl Width {
         }
     }
 
+    /// Takes what this step's draft took, for all sequences asked for; to be called before `choose`.
+    pub fn observe_draft(&mut self, asked: usize, seconds: f64) {
+        self.reward.observe_draft(asked, seconds);
+    }
+
     /// Takes what a pass took.
     pub fn observe_pass(&mut self, measured: Measured) {
         self.reward.observe_pass(measured);

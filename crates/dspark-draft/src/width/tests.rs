@@ -64,6 +64,9 @@ impl Bench {
                 vec![]
             },
         };
+        let draft = if asked { device.draft } else { 0.0 };
+        let drafted = self.sim.jitter(draft);
+        self.width.observe_draft(usize::from(asked), drafted);
         let mut choices = [Choice {
             seq: &mut self.seq,
             proposal: asked.then_some(&proposal),
@@ -84,12 +87,11 @@ impl Bench {
                 known: n.min(settled + 1),
             });
         }
-        let draft = if asked { device.draft } else { 0.0 };
         let measured = Measured {
             rows: candidates + 1,
             tokens: matched + 1,
             asked: usize::from(asked),
-            draft: self.sim.jitter(draft),
+            draft: drafted,
             verify: self.sim.jitter(device.pass[candidates]),
             alone: true,
         };
