@@ -122,9 +122,9 @@ fn an_oracle_is_always_right_and_its_opposite_never() {
         let request = request(&prompt.ids, plan, 400);
         let want = plain(&mut t, &request);
         let text = want.whole(&request);
-        let policy = || config(Policy::Fixed(DEEPEST + 1));
+        let widest = config(Policy::Fixed(DEEPEST + 1));
         let mut oracle = Forced::new(text.clone(), &[DEEPEST]);
-        let seen = check(&mut t, &mut oracle, policy(), (&request, &want), "oracle").stats;
+        let seen = check(&mut t, &mut oracle, widest, (&request, &want), "oracle").stats;
         assert_eq!((seen.offered, seen.offered - seen.matched), (349, 0));
         for k in 0..DEEPEST {
             assert_eq!(seen.survival(k), Some(1.0), "depth {k}");
@@ -132,7 +132,8 @@ fn an_oracle_is_always_right_and_its_opposite_never() {
         // The first token comes with the prompt; 399 are left for spans of eight.
         assert_eq!(seen.steps, 50);
         let mut wrong = Forced::new(text, &[0]);
-        let seen = check(&mut t, &mut wrong, policy(), (&request, &want), "opposite").stats;
+        let policy = config(Policy::Fixed(3));
+        let seen = check(&mut t, &mut wrong, policy, (&request, &want), "opposite").stats;
         assert_eq!((seen.matched, seen.steps, seen.emitted), (0, 399, 399));
     }
 }
