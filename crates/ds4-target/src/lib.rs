@@ -7,6 +7,7 @@
 mod batch;
 pub mod blocks;
 pub mod error;
+pub mod fingerprint;
 mod gguf_source;
 mod layers;
 mod linear;

@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{OracleSource, feed, meta, source, span, target};
-use ds4_target::source::{MetaValue, RawTensor, Source};
+use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
 use ds4_target::{LoadError, Model, Options};
-use engine_core::{Fault, LayerId, Out, SeqId, Tap, Target};
+use engine_core::{Fault, LayerId, Out, SamplePlan, SeqId, Tap, Target, TokenId, Want};
 use fpx_quant::Format;
 use testkit::fixture::{Fixture, Kind};
 
@@ -288,6 +290,64 @@ fn small() -> (ds4_target::CpuTarget, SeqId, SeqId) {
     let (a, b) = (t.open().unwrap(), t.open().unwrap());
     feed(&mut t, a, &[1, 2, 3], Out::None);
     (t, a, b)
+}
+
+/// A sequence whose rows give no token does not take the pass from its neighbour.
+#[test]
+fn a_row_without_a_token_is_its_own_affair() {
+    let (mut t, a, b) = small();
+    let bans = (0..512).map(|token| (token, f32::NEG_INFINITY)).collect();
+    let banned = SamplePlan {
+        bias: bans,
+        ..SamplePlan::greedy()
+    };
+    let want = |plan: SamplePlan| Want::Ids(Arc::new(plan));
+    let mut spans = [span(a, 3, 2, Out::All), span(b, 0, 1, Out::Last)];
+    spans[0].want = want(banned);
+    spans[1].want = want(SamplePlan::greedy());
+    spans[1].range = 2..3;
+    let ticket = t.submit(&[5, 6, 7], &spans).unwrap();
+    let ids = t.wait(ticket, None).unwrap().ids.clone();
+    assert_eq!(ids[..2], [TokenId::MAX; 2]);
+    assert!(ids[2] < 512);
+    // Rows that hold NaN, drawn greedily and with noise: no token, though most logits are numbers.
+    let nan = with_tensor("output.weight", |t| {
+        let mut bytes = t.bytes.as_slice().to_vec();
+        bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let bytes = Bytes::from_vec(bytes);
+        Some(RawTensor { bytes, ..t })
+    });
+    let mut t = target(&nan, Options::default());
+    for temperature in [0.0, 1.0] {
+        let seq = t.open().unwrap();
+        let mut one = span(seq, 0, 1, Out::Last);
+        one.want = want(SamplePlan {
+            temperature,
+            ..SamplePlan::greedy()
+        });
+        let ticket = t.submit(&[5], &[one]).unwrap();
+        let ids = &t.wait(ticket, None).unwrap().ids;
+        assert_eq!(ids[..], [TokenId::MAX], "temperature {temperature}");
+        t.close(seq);
+    }
+}
+
+#[test]
+fn a_fingerprint_is_the_same_wherever_it_is_computed() {
+    let hex = |print: [u8; 32]| print.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let own = Model::load(SHARED.with(|s| *s)).unwrap().fingerprint;
+    // Written down: files and saved sequences of other builds name it.
+    assert_eq!(hex(own), "PINNED");
+    let key = "deepseek4.attention.layer_norm_rms_epsilon";
+    let other = with_key(key, Some(MetaValue::Float(2e-6)));
+    assert_ne!(Model::load(&other).unwrap().fingerprint, own, "a key");
+    let other = with_tensor("output.weight", |t| {
+        let mut bytes = t.bytes.as_slice().to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        let bytes = Bytes::from_vec(bytes);
+        Some(RawTensor { bytes, ..t })
+    });
+    assert_ne!(Model::load(&other).unwrap().fingerprint, own, "a weight");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use ds4_target::blocks::Block;
+use ds4_target::fingerprint::{Fingerprint, Kind};
 use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
 use ds4_target::tensor::{Binder, Tensor};
 use ds4_target::weights::{HcSite, bind_attention, bind_hc, bind_moe};
@@ -14,9 +15,9 @@ use ds4_target::{Ds4Meta, LoadError};
 use engine_core::mutant::mutant;
 use fpx_quant::Format;
 
-use crate::config::DraftMeta;
+use crate::config::{ConfidenceInput, DraftMeta, Markov};
 use crate::error::DraftError;
-use crate::names;
+use crate::names::{self, Form};
 
 /// What a backbone needs.
 #[derive(Clone, Debug)]
@@ -240,28 +241,34 @@ impl Source for Filled<'_> {
     }
 }
 
-/// Bytes of each tensor's head and tail that enter the fingerprint.
-const SAMPLE: usize = 4096;
-
-/// As the target's: what a saved row depends on, without reading the whole file. The target that the
-/// file names is no part of it.
+/// The target's layout over this model's hyper-parameters (`docs/adr/0008-fingerprints.md`). The target
+/// that the file names is no part of it.
 fn fingerprint(source: &dyn Source, meta: &DraftMeta) -> [u8; 32] {
-    let mut hash = blake3::Hasher::new();
-    let shape = DraftMeta {
-        target_fingerprint: None,
-        ..meta.clone()
-    };
-    hash.update(format!("{shape:?}").as_bytes());
-    let mut names = source.tensor_names();
-    names.sort();
-    for name in names {
-        let Some(t) = source.tensor(&name) else {
-            continue;
-        };
-        hash.update(format!("{name} {:?} {}", t.shape, t.format).as_bytes());
-        let bytes = t.bytes.as_slice();
-        hash.update(&bytes[..bytes.len().min(SAMPLE)]);
-        hash.update(&bytes[bytes.len().saturating_sub(SAMPLE)..]);
+    let DraftMeta {
+        form,
+        stage,
+        block,
+        mask,
+        capture,
+        markov: Markov::Vanilla { rank },
+        confidence,
+        target_fingerprint: _,
+    } = meta;
+    let mut print = Fingerprint::new(Kind::Draft);
+    print.int(match form {
+        Form::Native => 0,
+        Form::LlamaCpp => 1,
+    });
+    print.meta(stage).int(*block as u64).int(u64::from(*mask));
+    print.int(capture.len() as u64);
+    for layer in capture {
+        print.int(u64::from(layer.0));
     }
-    *hash.finalize().as_bytes()
+    print.text("vanilla").int(*rank as u64);
+    print.int(match confidence {
+        None => 0,
+        Some(ConfidenceInput::State) => 1,
+        Some(ConfidenceInput::StateAndMarkov) => 2,
+    });
+    print.tensors(source).finish()
 }

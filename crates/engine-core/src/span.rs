@@ -64,7 +64,8 @@ pub struct Ticket(pub u64);
 pub struct Rows {
     /// For each span: its rows `rows[span]` as indexes into `ids` and `logits` rows.
     pub span_rows: Vec<Range<usize>>,
-    /// `[n_rows]`: the drawn token, or `TokenId::MAX` for a row that asked for logits only.
+    /// `[n_rows]`: the drawn token, or `TokenId::MAX` for a row that asked for logits only and for one
+    /// from which none can be drawn: it holds NaN, or every token is banned.
     pub ids: Vec<TokenId>,
     /// `[n_rows, n_vocab]` f32; a row that asked for ids only is left out: see `logit_row`.
     pub logits: Vec<f32>,

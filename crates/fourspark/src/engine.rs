@@ -60,7 +60,7 @@ impl Engine {
     pub fn from_parts(parts: EngineParts, limits: Limits) -> Result<Self, Error> {
         let features = features(&parts.info);
         let scheduler =
-            Scheduler::start(parts.target, parts.drafter, limits).map_err(Error::Thread)?;
+            Scheduler::start(parts.target, parts.speculation, limits).map_err(Error::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 scheduler,

@@ -65,7 +65,7 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
         Feature::off("hip", "this build has no HIP kernels"),
         kv_sim,
         match &info.draft {
-            Some(file) => Feature::on("draft", format!("DSpark, {}", file.display())),
+            Some(draft) => Feature::on("draft", draft.to_string()),
             None => Feature::off("draft", "no drafter was asked for"),
         },
         Feature::off(

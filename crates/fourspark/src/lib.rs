@@ -37,6 +37,7 @@
 //! | [`model`] | options, loading, what is loaded |
 //! | [`engine`] | [`Engine`]: prompts in, answers out |
 //! | [`prompt`] | requests, and prompts ready to run |
+//! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
 //! | [`feature`] | what is on, what is off, and why |
 //!
@@ -57,13 +58,16 @@ pub mod shipped;
 mod vocab;
 
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
-pub use drafting::Draft;
+pub use drafting::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
 pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;
 pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
 pub use prompt::{ChatRequest, Generate, Prepared};
-pub use scheduler::{Failure, Flow, Handle, Limits, Stats, SubmitError, Usage};
+pub use scheduler::{
+    Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation, Stats,
+    SubmitError, Usage,
+};
 pub use shipped::shipped_model;
 
 pub use engine_core::{NumericClass, Penalties, SamplePlan, TokenId};

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ds4_target::{CpuTarget, Ds4Meta, GgufSource, Model, Options};
-use engine_core::{Drafter, NumericClass, Target, TokenId};
+use engine_core::{NumericClass, Target, TokenId};
 use gguf::{Dialects, Gguf, OpenOptions};
-use scheduler::Limits;
+use scheduler::{Limits, Speculation};
 use text::{Generation, PromptFormat, Tokenizer};
 
-use crate::drafting::{self, Draft};
+use crate::drafting::{self, Draft, DraftInfo, DraftOptions};
 use crate::error::Error;
 use crate::vocab::Vocab;
 
@@ -32,6 +32,8 @@ pub struct EngineOptions {
     pub dialects: Dialects,
     /// Which drafter speculates.
     pub draft: Draft,
+    /// How it does.
+    pub draft_options: DraftOptions,
     /// Bounds of the scheduler.
     pub limits: Limits,
 }
@@ -45,6 +47,7 @@ impl Default for EngineOptions {
             kv_sim: true,
             dialects: Dialects::default(),
             draft: Draft::Off,
+            draft_options: DraftOptions::default(),
             limits: Limits::default(),
         }
     }
@@ -133,8 +136,8 @@ pub struct ModelInfo {
     pub generation: String,
     /// How the generation was chosen, if the file does not say it in a way this build knows.
     pub generation_remark: Option<String>,
-    /// The drafter's file.
-    pub draft: Option<PathBuf>,
+    /// The drafter in use; `None`: none was asked for.
+    pub draft: Option<DraftInfo>,
 }
 
 /// What an engine is made of.
@@ -142,7 +145,7 @@ pub struct EngineParts {
     /// The model.
     pub target: Box<dyn Target + Send>,
     /// What proposes tokens to it, if anything.
-    pub drafter: Option<Box<dyn Drafter + Send>>,
+    pub speculation: Option<Speculation>,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// Its prompt format.
@@ -165,21 +168,20 @@ impl EngineParts {
     /// Loads a model file. It stays mapped: it must not be changed while the target lives.
     ///
     /// # Errors
-    /// `File`, `Model`, `Text`, naming the file and what was expected.
+    /// `File`, `Model`, `Text`, naming the file and what was expected; `Draft` for a drafter that does not
+    /// fit, or options of drafting that cannot work together.
     pub fn load(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
         let source = GgufSource::new(options.open(path)?);
         // The model first: of a file of another architecture its name says most.
         let model = Arc::new(Model::load(&source)?);
         let vocab = Vocab::of(source.file().metadata())?;
         let ctx_train = model.meta.n_ctx_train;
-        let (draft, sequences) = (options.draft.path()?, options.sequences);
-        let options = options.for_context(ctx_train);
-        let (threads, kv_sim) = (options.threads, options.kv_sim);
-        let target = CpuTarget::new(model, options)?;
-        let drafter = match &draft {
-            Some(path) => Some(drafting::load(path, &target, sequences)?),
-            None => None,
-        };
+        let run = options.for_context(ctx_train);
+        let (threads, kv_sim) = (run.threads, run.kv_sim);
+        let target = CpuTarget::new(model, run)?;
+        let (draft, how) = (&options.draft, &options.draft_options);
+        let drafting = drafting::load(draft, how, &target, options.sequences)?;
+        let (speculation, draft) = drafting.unzip();
         let mut parts = Self::assemble(Box::new(target), vocab);
         let (file, info) = (source.file(), &mut parts.info);
         info.name = display_name(file);
@@ -190,7 +192,7 @@ impl EngineParts {
         info.threads = threads;
         info.kv_sim = kv_sim;
         info.draft = draft;
-        parts.drafter = drafter;
+        parts.speculation = speculation;
         Ok(parts)
     }
 
@@ -214,7 +216,7 @@ impl EngineParts {
         Self {
             info: info_of(&*target, &vocab),
             target,
-            drafter: None,
+            speculation: None,
             tokenizer: vocab.tokenizer,
             format: vocab.format,
             stop_tokens: vocab.stop_tokens,

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use fourspark::{
-    ChatRequest, Draft, Engine, EngineOptions, Generate, Message, SamplePlan, shipped,
-    shipped_model,
+    ChatRequest, Draft, DraftOptions, DraftSource, Drafting, Engine, EngineOptions, Generate,
+    Message, Pairing, Policy, SamplePlan, Usage,
 };
-use testkit::require;
+use testkit::prompts::prompts;
 
 const PROMPTS: [&str; 5] = [
     "What is the capital of France?",
@@ -17,16 +17,29 @@ const PROMPTS: [&str; 5] = [
     "Tell me about the sea.",
 ];
 
-fn engine(draft: Draft) -> Engine {
-    let options = EngineOptions {
+fn options(draft: Draft, draft_options: DraftOptions) -> EngineOptions {
+    EngineOptions {
         ctx: Some(512),
+        threads: Some(2),
         draft,
+        draft_options,
         ..EngineOptions::default()
-    };
-    Engine::load_shipped(&options).unwrap()
+    }
 }
 
-fn ask(engine: &Engine, prompt: &str, temperature: f32) -> (Vec<u32>, u32, u32) {
+fn engine(draft: Draft, how: DraftOptions) -> Engine {
+    Engine::load_shipped(&options(draft, how)).unwrap()
+}
+
+fn how(policy: &str, depth: Option<usize>, source: Option<DraftSource>) -> DraftOptions {
+    DraftOptions {
+        policy: (!policy.is_empty()).then(|| policy.parse().unwrap()),
+        depth,
+        source,
+    }
+}
+
+fn ask(engine: &Engine, prompt: &str, temperature: f32) -> (Vec<u32>, Usage) {
     let plan = SamplePlan {
         temperature,
         seed: 7,
@@ -34,7 +47,7 @@ fn ask(engine: &Engine, prompt: &str, temperature: f32) -> (Vec<u32>, u32, u32) 
     };
     let generate = Generate {
         plan: Arc::new(plan),
-        max_tokens: Some(80),
+        max_tokens: Some(60),
         ..Generate::default()
     };
     let messages = vec![Message::user(prompt)];
@@ -44,32 +57,153 @@ fn ask(engine: &Engine, prompt: &str, temperature: f32) -> (Vec<u32>, u32, u32) 
         ..ChatRequest::default()
     };
     let answer = engine.chat(&request).unwrap().collect_answer().unwrap();
-    let usage = answer.outcome.usage;
-    (
-        answer.outcome.ids,
-        usage.proposed_tokens,
-        usage.accepted_tokens,
-    )
+    (answer.outcome.ids, answer.outcome.usage)
+}
+
+/// The shipped files are part of the repository: nothing here is skipped.
+#[test]
+fn no_drafter_policy_or_source_changes_a_token() {
+    use DraftSource::{Auto, Backbone, Suffix};
+    let plain = engine(Draft::Off, DraftOptions::default());
+    let cases = || PROMPTS.iter().flat_map(|p| [(*p, 0.0), (*p, 1.0)]);
+    let want: Vec<_> = cases().map(|(p, t)| ask(&plain, p, t)).collect();
+    for (_, usage) in &want {
+        assert_eq!((usage.proposed_tokens, usage.drafting), (0, Drafting::Off));
+    }
+    let ways = [
+        (Draft::Shipped, how("", None, None), Auto, "reward", 7),
+        (
+            Draft::Shipped,
+            how("fixed:6", None, Some(Backbone)),
+            Backbone,
+            "fixed:6",
+            5,
+        ),
+        (
+            Draft::Shipped,
+            how("fixed:8", None, Some(Auto)),
+            Auto,
+            "fixed:8",
+            7,
+        ),
+        (
+            Draft::Shipped,
+            how("thresholds", Some(3), Some(Backbone)),
+            Backbone,
+            "thresholds",
+            3,
+        ),
+        (
+            Draft::Off,
+            how("ewma", Some(4), Some(Suffix)),
+            Suffix,
+            "ewma",
+            4,
+        ),
+    ];
+    for (draft, options, source, policy, depth) in ways {
+        let drafting = engine(draft, options);
+        let info = drafting.info().draft.clone().unwrap();
+        let shown = (info.source, info.policy.to_string(), info.depth);
+        assert_eq!(shown, (source, policy.to_owned(), depth));
+        let model = source != Suffix;
+        assert_eq!(info.pairing, model.then_some(Pairing::Same));
+        let (mut proposed, mut accepted) = (0, 0);
+        for ((prompt, t), (tokens, _)) in cases().zip(&want) {
+            let (got, usage) = ask(&drafting, prompt, t);
+            assert_eq!(&got, tokens, "{info}: {prompt} at temperature {t}");
+            assert_eq!(usage.drafting, Drafting::On);
+            proposed += u64::from(usage.proposed_tokens);
+            accepted += u64::from(usage.accepted_tokens);
+        }
+        assert!(!model || accepted > 0, "{info}: nothing accepted");
+        assert!(accepted < proposed || !model, "{accepted} of {proposed}");
+        let loops = drafting.stats().speculation;
+        assert_eq!(
+            (loops.offered, loops.matched),
+            (proposed, accepted),
+            "{info}"
+        );
+        assert_eq!(loops.passes, loops.turns, "one pass a step");
+    }
 }
 
 #[test]
-fn the_shipped_drafter_changes_no_token() {
-    require!(shipped_model().is_some(), "no shipped model");
-    require!(shipped::shipped_drafter().is_some(), "no shipped drafter");
-    let (plain, drafting) = (engine(Draft::Off), engine(Draft::Shipped));
-    let (mut proposed, mut accepted) = (0, 0);
-    for prompt in PROMPTS {
-        for temperature in [0.0, 1.0] {
-            let (want, none, _) = ask(&plain, prompt, temperature);
-            assert_eq!(none, 0, "nothing drafts here");
-            let (got, offered, kept) = ask(&drafting, prompt, temperature);
-            assert_eq!(got, want, "{prompt} at temperature {temperature}");
-            proposed += offered;
-            accepted += kept;
-        }
+fn what_cannot_work_together_stops_the_start() {
+    use DraftSource::{Auto, Backbone, Suffix};
+    let cases = [
+        (
+            Draft::Off,
+            how("fixed:3", None, None),
+            "draft policy: expected a drafter beside it",
+        ),
+        (
+            Draft::Off,
+            how("", Some(3), None),
+            "draft depth: expected a drafter beside it",
+        ),
+        (
+            Draft::Off,
+            how("", None, Some(Backbone)),
+            "draft source: expected a drafter beside it",
+        ),
+        (
+            Draft::Off,
+            how("", None, Some(Auto)),
+            "draft source: expected a drafter beside it",
+        ),
+        (
+            Draft::Shipped,
+            how("", None, Some(Suffix)),
+            "draft source: expected backbone or auto",
+        ),
+        (
+            Draft::Shipped,
+            how("", Some(6), Some(Backbone)),
+            "draft depth: expected 1 to 5",
+        ),
+        (
+            Draft::Shipped,
+            how("", Some(8), None),
+            "draft depth: expected 1 to 7",
+        ),
+        (
+            Draft::Shipped,
+            how("fixed:7", None, Some(Backbone)),
+            "expected fixed:N with N up to 6",
+        ),
+        (
+            Draft::Off,
+            how("fixed:4", Some(2), Some(Suffix)),
+            "expected fixed:N with N up to 3",
+        ),
+    ];
+    for (draft, how, message) in cases {
+        let error = Engine::load_shipped(&options(draft.clone(), how.clone())).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(message), "{draft:?} {how:?}: {error}");
     }
-    assert!(
-        accepted > 0 && accepted < proposed,
-        "{accepted} of {proposed} accepted"
-    );
+    assert_eq!(Policy::Fixed(4).to_string(), "fixed:4");
+}
+
+/// The file of prompts that tests below the tokenizer use says what this tokenizer says.
+#[test]
+fn the_test_prompts_are_encoded_as_here() {
+    let engine = engine(Draft::Off, DraftOptions::default());
+    for prompt in prompts().unwrap() {
+        let tokens = if prompt.chat {
+            let request = ChatRequest {
+                messages: vec![Message::user(prompt.text.as_str())],
+                ..ChatRequest::default()
+            };
+            engine.prepare(&request).unwrap().tokens
+        } else {
+            engine.prepare_text(&prompt.text).tokens
+        };
+        assert_eq!(
+            tokens, prompt.ids,
+            "{:?}: run the example encode_prompts",
+            prompt.text
+        );
+    }
 }

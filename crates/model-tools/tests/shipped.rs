@@ -9,10 +9,10 @@ use ds4_target::{CpuTarget, GgufSource, Model, Options};
 use dspark_draft::config::TargetMatch;
 use dspark_draft::weights::DraftModel;
 use engine_core::{Out, SamplePlan, Span, Tap, Target, TokenId, Want};
-use gguf::{Gguf, OpenOptions};
-use model_tools::Role;
+use gguf::{Gguf, GgufBuilder, OpenOptions};
 use model_tools::inspect::Inspection;
 use model_tools::recipe::builtin;
+use model_tools::{Role, pair};
 use sha2::{Digest, Sha256};
 use text::{TokenKind, Tokenizer, TokenizerParts};
 
@@ -112,6 +112,52 @@ fn the_drafter_loads_and_names_its_target() {
         TargetMatch::Same,
         "make both files again: models/README.md"
     );
+}
+
+/// Marking the shipped drafter again gives the shipped file; a mark from before there were versions is
+/// refused with the way out, and the way out works.
+#[test]
+fn a_drafter_can_be_marked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let shipped = path("tiny-draft.gguf");
+    let again = dir.path().join("again.gguf");
+    pair::remark(&shipped, &path("tiny.gguf"), &again).unwrap();
+    assert!(fs::read(&again).unwrap() == fs::read(&shipped).unwrap());
+
+    let file = open("tiny-draft.gguf");
+    let mark = file.metadata().find_str(pair::KEY).unwrap().unwrap();
+    let mut builder = GgufBuilder::new();
+    builder.set_all(file.metadata()).unwrap();
+    builder
+        .set(pair::KEY, mark.strip_prefix("1:").unwrap())
+        .unwrap();
+    for t in file.tensors() {
+        builder.tensor(&t.name, &t.shape, t.format).unwrap();
+    }
+    let old = dir.path().join("old.gguf");
+    let mut writer = builder.create(&old).unwrap();
+    for t in file.tensors() {
+        writer.write(&t.name, file.bytes(t)).unwrap();
+    }
+    writer.finish().unwrap();
+    let load = |path: &std::path::Path| {
+        DraftModel::load(&GgufSource::new(
+            Gguf::open(path, &OpenOptions::default()).unwrap(),
+        ))
+    };
+    let error = load(&old).unwrap_err().to_string();
+    assert!(error.contains("fourspark mark"), "{error}");
+    assert!(
+        error.contains("old.gguf") && error.contains(pair::KEY),
+        "{error}"
+    );
+    let cured = dir.path().join("cured.gguf");
+    pair::remark(&old, &path("tiny.gguf"), &cured).unwrap();
+    assert!(fs::read(&cured).unwrap() == fs::read(&shipped).unwrap());
+    load(&cured).unwrap();
+
+    let error = pair::remark(&path("tiny.gguf"), &path("tiny.gguf"), &cured).unwrap_err();
+    assert!(error.to_string().contains("expected a drafter"), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dspark_draft::speculate::{AdmitError, Failure as LoopFailure};
 use engine_core::{Fault, TokenId};
 use sampling::{PlanError, SampleError};
 
@@ -62,7 +63,23 @@ pub enum Failure {
         /// Why.
         error: SampleError,
     },
+    /// A row of the pass is no row: it holds NaN, no token exists, or rows are missing.
+    #[error("{0}")]
+    Row(LoopFailure),
+    /// The loop refused a request that had been accepted.
+    #[error("{0}")]
+    Refused(Arc<AdmitError>),
     /// The engine stopped by a fault of its own.
     #[error("the engine stopped unexpectedly")]
     Stopped,
+}
+
+impl From<LoopFailure> for Failure {
+    fn from(failure: LoopFailure) -> Self {
+        match failure {
+            LoopFailure::Pass(fault) => Self::Target(fault),
+            LoopFailure::Row { pos, error } => Self::Sample { pos, error },
+            other => Self::Row(other),
+        }
+    }
 }

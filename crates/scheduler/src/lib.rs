@@ -4,10 +4,10 @@
 //! contract makes *when* invisible in the result: every rule here may change without changing a
 //! byte of output. Must not know: tensors, vendors, text, JSON, sockets.
 //!
-//! One thread owns the target. Every tick of it is one pass: the next tokens of all sequences that
-//! generate, and chunks of the prompts of those that do not yet. A sequence's own step is always
-//! propose, verify, accept, commit; without a drafter nothing is proposed and the verified span is
-//! one token wide, which is plain decoding.
+//! One thread owns the target. Every tick of it is one step of the speculative loop
+//! (`dspark_draft::speculate`), and so one pass: the next tokens of all sequences that generate, and
+//! chunks of the prompts of those that do not yet, granted by `plan`. Proposing, verifying, accepting
+//! and committing are the loop's; this crate decides who is in it and what becomes of its tokens.
 //!
 //! Not here yet: reuse of prefixes. It has its place at the two ends of a sequence's life. Where one
 //! is opened (`Core::admit`), the longest remembered prefix that is shorter than the prompt would be
@@ -32,9 +32,16 @@ mod plan;
 mod request;
 mod sequence;
 mod service;
+mod speculation;
 mod stats;
 
 pub use error::{Failure, SubmitError};
-pub use request::{Event, Finish, FinishReason, Flow, Request, Sink, Token, Usage, channel};
+pub use request::{
+    Drafting, Event, Finish, FinishReason, Flow, Request, Sink, Token, Usage, channel,
+};
 pub use service::{Handle, Limits, Scheduler};
+pub use speculation::Speculation;
 pub use stats::Stats;
+
+pub use dspark_draft::stats::Stats as LoopStats;
+pub use dspark_draft::width::{Policy, RewardOptions};

@@ -1,14 +1,7 @@
 //! How a pass is divided among sequences. A pure function: who gets how many tokens decides only
 //! when an answer comes, never what it says.
 
-/// What a sequence could use of the next pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Generates: a seed and its candidates, all or nothing.
-    Decode(usize),
-    /// Has this many prompt tokens to go.
-    Prefill(usize),
-}
+use dspark_draft::speculate::Need;
 
 /// The bounds of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +14,11 @@ pub(crate) struct Budget {
     pub span_max: usize,
 }
 
-/// Tokens for each sequence. Those that generate always get theirs. The prompt budget is divided
-/// evenly, what one cannot use going to the others, so that a short prompt does not wait for a
+/// Prompt tokens for each sequence. Those that generate have none to run and always get their rows. The
+/// budget is divided evenly, what one cannot use going to the others, so that a short prompt does not wait for a
 /// long one and neither stands still.
 pub(crate) fn shares(needs: &[Need], budget: Budget) -> Vec<usize> {
-    let decodes = needs.iter().any(|n| matches!(n, Need::Decode(_)));
+    let decodes = needs.iter().any(|n| matches!(n, Need::Decode));
     let mut left = if decodes {
         budget.beside_decode
     } else {
@@ -35,8 +28,8 @@ pub(crate) fn shares(needs: &[Need], budget: Budget) -> Vec<usize> {
     let mut open: Vec<(usize, usize)> = Vec::new();
     for (at, need) in needs.iter().enumerate() {
         match *need {
-            Need::Decode(tokens) => shares[at] = tokens,
-            Need::Prefill(tokens) => open.push((tokens.min(budget.span_max), at)),
+            Need::Decode => {}
+            Need::Prompt(tokens) => open.push((tokens.min(budget.span_max), at)),
         }
     }
     // Smallest first: whoever needs less than an even share leaves the rest to those after it. The
@@ -64,19 +57,19 @@ mod tests {
 
     #[test]
     fn shares_have_their_hand_computed_values() {
-        use Need::{Decode, Prefill};
+        use Need::{Decode, Prompt};
         let cases: [(&[Need], &[usize]); 9] = [
             (&[], &[]),
-            (&[Decode(1), Decode(4)], &[1, 4]),
-            (&[Prefill(5)], &[5]),
-            (&[Prefill(1000)], &[64]),
-            (&[Prefill(1000), Prefill(1000)], &[50, 50]),
-            (&[Prefill(1000), Prefill(3)], &[64, 3]),
-            (&[Prefill(1000), Prefill(40), Prefill(1000)], &[33, 34, 33]),
-            (&[Decode(1), Prefill(1000)], &[1, 10]),
+            (&[Decode, Decode], &[0, 0]),
+            (&[Prompt(5)], &[5]),
+            (&[Prompt(1000)], &[64]),
+            (&[Prompt(1000), Prompt(1000)], &[50, 50]),
+            (&[Prompt(1000), Prompt(3)], &[64, 3]),
+            (&[Prompt(1000), Prompt(40), Prompt(1000)], &[33, 34, 33]),
+            (&[Decode, Prompt(1000)], &[0, 10]),
             (
-                &[Prefill(1000), Decode(8), Prefill(1000), Prefill(1)],
-                &[5, 8, 4, 1],
+                &[Prompt(1000), Decode, Prompt(1000), Prompt(1)],
+                &[5, 0, 4, 1],
             ),
         ];
         for (needs, want) in cases {
@@ -86,18 +79,16 @@ mod tests {
 
     #[test]
     fn more_prompts_than_tokens_serve_the_oldest() {
-        let needs = [Need::Decode(1); 1]
-            .into_iter()
-            .chain([Need::Prefill(9); 12]);
+        let needs = [Need::Decode; 1].into_iter().chain([Need::Prompt(9); 12]);
         let got = shares(&needs.collect::<Vec<_>>(), BUDGET);
-        assert_eq!(got, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!(got, [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
     }
 
     #[test]
     fn the_budget_is_used_up_and_never_exceeded() {
         for n in 1..30 {
             for tokens in [1, 2, 7, 50, 1000] {
-                let needs = vec![Need::Prefill(tokens); n];
+                let needs = vec![Need::Prompt(tokens); n];
                 let got = shares(&needs, BUDGET);
                 let wanted = n * tokens.min(BUDGET.span_max);
                 assert_eq!(got.iter().sum::<usize>(), wanted.min(BUDGET.alone));

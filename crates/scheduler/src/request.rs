@@ -72,16 +72,32 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Tokens drawn, a stop token included.
     pub completion_tokens: u32,
-    /// Candidates a drafter proposed.
+    /// Candidates of a drafter that the target verified.
     pub proposed_tokens: u32,
     /// Of those, accepted.
     pub accepted_tokens: u32,
+    /// Verified spans, those without candidates too.
+    pub verify_steps: u32,
+    /// Whether a drafter was there.
+    pub drafting: Drafting,
     /// From submission to admission.
     pub queued: Duration,
     /// From admission to the first token.
     pub prefill: Duration,
     /// From the first token to the end.
     pub decode: Duration,
+}
+
+/// The state of the drafter when a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Drafting {
+    /// There is none.
+    #[default]
+    Off,
+    /// It is in use.
+    On,
+    /// There was one, and it or a part of it failed: [`crate::Stats::drafter_lost`] says why.
+    Lost,
 }
 
 /// A receiver's answer to an event.

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use engine_core::seams::Ask;
-use engine_core::{Epoch, Pos, SeqId, TokenId};
+use dspark_draft::speculate as draft;
+use engine_core::SeqId;
 
 use crate::error::Failure;
-use crate::plan::Need;
-use crate::request::{Event, Finish, FinishReason, Flow, Request, Sink, Token, Usage};
+use crate::request::{Drafting, Event, Finish, FinishReason, Flow, Request, Sink, Token, Usage};
 
 /// An accepted request. Whatever happens to it, its sink receives exactly one end: dropping a job
 /// that has not ended delivers a failure.
@@ -46,6 +45,20 @@ impl Job {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Acquire)
+    }
+
+    /// The request as the loop takes it: no longer than the context holds.
+    pub(crate) fn to_loop(&self, n_ctx: u64) -> draft::Request {
+        let room = n_ctx.saturating_sub(self.request.prompt.len() as u64);
+        draft::Request {
+            prompt: self.request.prompt.clone(),
+            plan: Arc::clone(&self.request.plan),
+            budget: u64::from(self.request.max_tokens).min(room) as u32,
+            stops: Arc::clone(&self.request.stop_tokens),
+            // Penalties count the answer: the prompt is not the model's own text.
+            history: Vec::new(),
+            speculate: true,
+        }
     }
 
     /// Decides the end; the sink hears of it when the result is delivered.
@@ -87,134 +100,84 @@ impl Ended {
     }
 }
 
-/// A job with a sequence of the target.
+/// A job with a sequence of the target. Where it stands is the loop's.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     job: Job,
     pub(crate) seq: SeqId,
-    /// Counts this sequence's rounds, so that a late draft is recognised.
-    epoch: u32,
-    /// Committed positions.
-    pub(crate) pos: Pos,
-    /// Tokens drawn so far, delivered or about to be.
-    generated: Vec<TokenId>,
     admitted: Instant,
     first_token: Option<Instant>,
-    /// Set once; the sequence is closed at the end of the tick.
-    ended: Option<FinishReason>,
 }
 
 impl Sequence {
-    pub(crate) fn new(mut job: Job, seq: SeqId, n_ctx: u64) -> Self {
-        let room = n_ctx.saturating_sub(job.request.prompt.len() as u64);
-        job.request.max_tokens = u64::from(job.request.max_tokens).min(room) as u32;
+    pub(crate) fn new(mut job: Job, seq: SeqId) -> Self {
         let admitted = Instant::now();
         job.usage.queued = admitted - job.submitted;
         Self {
             job,
             seq,
-            epoch: 0,
-            pos: 0,
-            generated: Vec::new(),
             admitted,
             first_token: None,
-            ended: None,
         }
-    }
-
-    pub(crate) fn request(&self) -> &Request {
-        &self.job.request
-    }
-
-    /// What of the next pass it could use, with `candidates` proposed.
-    pub(crate) fn need(&self, candidates: usize) -> Need {
-        match self.generated.last() {
-            Some(_) => Need::Decode(1 + candidates),
-            None => Need::Prefill(self.request().prompt.len() - self.pos as usize),
-        }
-    }
-
-    /// Prompt tokens of the next chunk of `len`.
-    pub(crate) fn chunk(&self, len: usize) -> &[TokenId] {
-        &self.request().prompt[self.pos as usize..][..len]
-    }
-
-    /// Whether a chunk of `len` ends the prompt.
-    pub(crate) fn is_last_chunk(&self, len: usize) -> bool {
-        self.pos as usize + len == self.request().prompt.len()
-    }
-
-    /// The last drawn token, whose row is not in the state yet; `None` during prefill.
-    pub(crate) fn seed(&self) -> Option<TokenId> {
-        self.generated.last().copied()
-    }
-
-    /// Tokens drawn so far: what penalties count. The prompt is not the model's own text.
-    pub(crate) fn history(&self) -> &[TokenId] {
-        &self.generated
-    }
-
-    /// Asks a drafter for candidates: at most `widest`, and no more than could be delivered.
-    pub(crate) fn ask(&mut self, widest: usize) -> Option<Ask> {
-        let seed = self.seed()?;
-        let left = self.job.request.max_tokens as usize - self.generated.len();
-        let depth = widest.min(left.saturating_sub(1)) as u32;
-        self.epoch += 1;
-        (depth > 0).then_some(Ask {
-            seq: self.seq,
-            epoch: Epoch(self.epoch),
-            pos: self.pos,
-            seed,
-            depth,
-        })
-    }
-
-    /// Delivers a drawn token; whether the sequence goes on.
-    pub(crate) fn deliver(&mut self, id: TokenId) -> bool {
-        self.first_token.get_or_insert_with(Instant::now);
-        let index = self.generated.len() as u32;
-        self.generated.push(id);
-        self.job.usage.completion_tokens = index + 1;
-        if self.request().stop_tokens.contains(&id) {
-            return self.close(FinishReason::StopToken(id));
-        }
-        match (self.job.sink)(Event::Token(Token { id, index })) {
-            Flow::Stop => self.close(FinishReason::Satisfied),
-            Flow::Cancel => self.close(FinishReason::Cancelled),
-            Flow::Continue if index + 1 >= self.request().max_tokens => {
-                self.close(FinishReason::Length)
-            }
-            Flow::Continue => true,
-        }
-    }
-
-    pub(crate) fn count_draft(&mut self, proposed: usize, accepted: usize) {
-        self.job.usage.proposed_tokens += proposed as u32;
-        self.job.usage.accepted_tokens += accepted as u32;
-    }
-
-    /// Marks the end; the first reason stays.
-    pub(crate) fn close(&mut self, reason: FinishReason) -> bool {
-        self.ended.get_or_insert(reason);
-        false
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.is_some()
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.job.is_cancelled()
     }
 
-    /// Takes the end out, with the times it took.
-    pub(crate) fn end(mut self) -> Ended {
+    /// Counts a token and delivers it, unless it is the stop token.
+    fn deliver(&mut self, emitted: draft::Emitted) -> draft::Flow {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.job.usage.completion_tokens = emitted.index + 1;
+        if emitted.stop {
+            return draft::Flow::Stop;
+        }
+        let (id, index) = (emitted.token, emitted.index);
+        match (self.job.sink)(Event::Token(Token { id, index })) {
+            Flow::Continue => draft::Flow::Go,
+            Flow::Stop => draft::Flow::Stop,
+            Flow::Cancel => draft::Flow::Cancel,
+        }
+    }
+
+    /// Takes the end out, with what it took.
+    pub(crate) fn end(
+        mut self,
+        reason: FinishReason,
+        loops: draft::Usage,
+        drafting: Drafting,
+    ) -> Ended {
         let now = Instant::now();
         let first = self.first_token.unwrap_or(now);
-        self.job.usage.prefill = first - self.admitted;
-        self.job.usage.decode = now - first;
-        let reason = self.ended.take();
-        self.job
-            .end(reason.unwrap_or(FinishReason::Failed(Failure::Stopped)))
+        let usage = &mut self.job.usage;
+        usage.prefill = first - self.admitted;
+        usage.decode = now - first;
+        usage.proposed_tokens = loops.offered;
+        usage.accepted_tokens = loops.matched;
+        usage.verify_steps = loops.steps;
+        usage.drafting = drafting;
+        self.job.end(reason)
+    }
+}
+
+/// The loop's way to the receivers.
+pub(crate) struct Delivery<'a>(pub(crate) &'a mut [Sequence]);
+
+impl Delivery<'_> {
+    fn of(&mut self, seq: SeqId) -> Option<&mut Sequence> {
+        self.0.iter_mut().find(|s| s.seq == seq)
+    }
+}
+
+impl draft::Sink for Delivery<'_> {
+    fn token(&mut self, emitted: draft::Emitted) -> draft::Flow {
+        match self.of(emitted.seq) {
+            Some(sequence) => sequence.deliver(emitted),
+            None => draft::Flow::Cancel,
+        }
+    }
+
+    fn is_cancelled(&mut self, seq: SeqId) -> bool {
+        self.of(seq).is_none_or(|s| s.is_cancelled())
     }
 }

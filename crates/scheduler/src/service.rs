@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use engine_core::Target;
 use engine_core::seams::TargetInfo;
-use engine_core::{Drafter, Target};
 
 use crate::core::Core;
 use crate::error::SubmitError;
 use crate::plan::Budget;
 use crate::request::{FinishReason, Request, Sink};
 use crate::sequence::{Ended, Job};
+use crate::speculation::Speculation;
 use crate::stats::Stats;
 
 /// Bounds of an engine. None of them changes a byte of any answer.
@@ -25,6 +26,10 @@ pub struct Limits {
     pub pass_tokens: usize,
     /// Prompt tokens in a pass that others' next tokens wait for; at least 1.
     pub pass_tokens_beside_decode: usize,
+    /// Failed passes in a row that a request survives, decoding without candidates after each. 0: the
+    /// first fault that names no other request ends it. A pass is retried only where the target can
+    /// still take its rows back.
+    pub retries: u32,
 }
 
 impl Default for Limits {
@@ -33,6 +38,7 @@ impl Default for Limits {
             queue: 64,
             pass_tokens: 512,
             pass_tokens_beside_decode: 64,
+            retries: 0,
         }
     }
 }
@@ -106,7 +112,7 @@ impl Scheduler {
     /// The system cannot start a thread.
     pub fn start(
         target: Box<dyn Target + Send>,
-        drafter: Option<Box<dyn Drafter + Send>>,
+        speculation: Option<Speculation>,
         limits: Limits,
     ) -> std::io::Result<Self> {
         let info = target.info().clone();
@@ -124,7 +130,7 @@ impl Scheduler {
         let thread = std::thread::Builder::new()
             .name("fourspark-engine".to_owned())
             .spawn(move || {
-                let core = Core::new(target, drafter, budget);
+                let core = Core::new(target, speculation, budget, limits.retries);
                 if catch_unwind(AssertUnwindSafe(|| run(core, &theirs))).is_err() {
                     tracing::error!("the engine stopped unexpectedly");
                 }
@@ -323,6 +329,7 @@ fn publish(shared: &Shared, local: &mut Stats, core: &mut Core) {
         let mut stats = lock(&shared.stats);
         stats.active = core.active();
         stats.drafter_lost = core.drafter_lost().cloned();
+        stats.speculation.clone_from(core.speculation());
         stats.add(&add);
     }
     core.take_ended().into_iter().for_each(Ended::deliver);

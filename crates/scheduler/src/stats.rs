@@ -6,7 +6,7 @@ use crate::request::FinishReason;
 use crate::sequence::Ended;
 
 /// A snapshot of an engine's counters. Totals count from the start of the engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Requests waiting for a slot.
     pub queued: usize,
@@ -32,14 +32,16 @@ pub struct Stats {
     pub prompt_tokens: u64,
     /// Tokens drawn for answers.
     pub generated_tokens: u64,
-    /// Candidates proposed.
+    /// Candidates verified, of requests that have ended.
     pub proposed_tokens: u64,
     /// Candidates accepted.
     pub accepted_tokens: u64,
-    /// Time spent in passes.
+    /// Time spent in steps: drafting, passes and what follows from them.
     pub busy: Duration,
-    /// Why drafting is off, if a drafter was given and failed.
+    /// Why drafting is off, if a drafter was given and failed, or what part of it failed.
     pub drafter_lost: Option<String>,
+    /// Everything the speculative loop counted.
+    pub speculation: dspark_draft::stats::Stats,
     /// Whether the engine has stopped.
     pub dead: bool,
 }

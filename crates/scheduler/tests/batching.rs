@@ -36,10 +36,10 @@ fn a_long_prompt_does_not_stop_those_who_generate() {
     let passes = watch.passes();
     assert_eq!(shape(&passes[0]), [(0, 1, Out::Last)]);
     // The talker's seed, what the short prompt leaves of 40, the short prompt whole.
-    let second = [(1, 1, Out::Last), (0, 35, Out::None), (0, 5, Out::Last)];
+    let second = [(1, 1, Out::All), (0, 35, Out::None), (0, 5, Out::Last)];
     assert_eq!(shape(&passes[1]), second);
     // Both generate now; the long prompt has the budget to itself.
-    let third = [(2, 1, Out::Last), (35, 40, Out::None), (5, 1, Out::Last)];
+    let third = [(2, 1, Out::All), (35, 40, Out::None), (5, 1, Out::All)];
     assert_eq!(shape(&passes[2]), third);
     let with_talker = passes.iter().filter(|p| p[0].tokens.len() == 1).count();
     assert!(with_talker >= 29, "one token in every pass");

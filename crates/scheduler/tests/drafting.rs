@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use common::{request, run, submit};
 use engine_core::seams::{Ask, Proposal};
 use engine_core::{Drafter, Fault, LayerId, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
-use scheduler::{FinishReason, Limits, Request, Scheduler};
+use scheduler::{
+    Drafting, FinishReason, Limits, Policy, Request, RewardOptions, Scheduler, Speculation,
+};
 use testkit::fake::FakeTarget;
 
 /// What follows the i-th candidate, or the seed.
@@ -112,7 +114,20 @@ fn scripted(next: Rule) -> Scripted {
     }
 }
 
+/// All that fits is verified.
+fn widest(drafter: Scripted) -> Speculation {
+    Speculation {
+        policy: Policy::Fixed(8),
+        depth: 7,
+        ..Speculation::new(Box::new(drafter))
+    }
+}
+
 fn start(drafter: Option<Scripted>, slots: usize) -> Scheduler {
+    start_with(drafter.map(widest), slots)
+}
+
+fn start_with(speculation: Option<Speculation>, slots: usize) -> Scheduler {
     // Mostly counts, with an exception at every multiple of 7.
     let target = FakeTarget::new(100, 256, slots).saying(|tokens| {
         let last = tokens[tokens.len() - 1];
@@ -122,8 +137,7 @@ fn start(drafter: Option<Scripted>, slots: usize) -> Scheduler {
             (last + 1) % 100
         }
     });
-    let drafter = drafter.map(|d| Box::new(d) as Box<dyn Drafter + Send>);
-    Scheduler::start(Box::new(target), drafter, Limits::default()).unwrap()
+    Scheduler::start(Box::new(target), speculation, Limits::default()).unwrap()
 }
 
 fn asks() -> Vec<Request> {
@@ -221,9 +235,106 @@ fn a_drafter_that_dies_costs_nothing_but_speed() {
         };
         let scheduler = start(Some(drafter), 3);
         let running: Vec<_> = asks().into_iter().map(|a| submit(&scheduler, a)).collect();
-        let got: Vec<_> = running.iter().map(|r| r.finish().0).collect();
+        let ends: Vec<_> = running.iter().map(common::Running::finish).collect();
+        let got: Vec<_> = ends.iter().map(|(tokens, _)| tokens.clone()).collect();
         assert_eq!(got, want, "dies in round {dies_at}");
+        // Whoever ends after the loss is told of it.
+        let told = ends.iter().map(|(_, f)| f.usage.drafting);
+        let told: Vec<Drafting> = told.collect();
+        assert!(!told.contains(&Drafting::Off), "{told:?}");
+        assert_eq!(told.last(), Some(&Drafting::Lost), "{told:?}");
         let reason = scheduler.stats().drafter_lost;
         assert_eq!(reason.as_deref(), Some("draft worker failed: killed"));
     }
+}
+
+#[test]
+fn no_policy_changes_an_answer_and_the_loops_counts_come_through() {
+    let plain = start(None, 3);
+    let want: Vec<_> = asks().into_iter().map(|a| run(&plain, a)).collect();
+    for (_, finish) in &want {
+        let usage = finish.usage;
+        assert_eq!(usage.drafting, Drafting::Off);
+        // The first token comes with the prompt.
+        assert_eq!(usage.verify_steps, usage.completion_tokens - 1);
+    }
+    let policies = [
+        Policy::Fixed(1),
+        Policy::Fixed(3),
+        Policy::threshold(),
+        Policy::Ewma,
+        Policy::AverageReward(RewardOptions::default()),
+    ];
+    for policy in policies {
+        let speculation = Speculation {
+            policy: policy.clone(),
+            ..widest(scripted(|_, last| (last + 1) % 100))
+        };
+        let scheduler = start_with(Some(speculation), 3);
+        let running: Vec<_> = asks().into_iter().map(|a| submit(&scheduler, a)).collect();
+        let ends: Vec<_> = running.iter().map(common::Running::finish).collect();
+        for ((got, finish), (want, _)) in ends.iter().zip(&want) {
+            assert_eq!(got, want, "{policy:?}");
+            assert_eq!(finish.usage.drafting, Drafting::On);
+        }
+        let stats = scheduler.stats();
+        let loops = &stats.speculation;
+        assert_eq!(loops.passes, stats.passes, "one pass a step: {policy:?}");
+        assert_eq!(loops.turns, stats.passes);
+        assert_eq!(loops.offered, stats.proposed_tokens);
+        assert_eq!(loops.matched, stats.accepted_tokens);
+        assert_eq!(loops.first_tokens + loops.emitted, stats.generated_tokens);
+        let steps: u32 = ends.iter().map(|(_, f)| f.usage.verify_steps).sum();
+        assert_eq!(u64::from(steps), loops.steps);
+        assert_eq!(loops.offered > 0, policy != Policy::Fixed(1), "{policy:?}");
+    }
+}
+
+/// Counts up, but for a model that failed while a part of it goes on.
+struct Half(Scripted);
+
+impl Drafter for Half {
+    fn propose(
+        &mut self,
+        target: &mut dyn Target,
+        asks: &[Ask],
+        plans: &[&SamplePlan],
+    ) -> Result<Vec<Proposal>, Fault> {
+        self.0.propose(target, asks, plans)
+    }
+
+    fn tap(&self) -> Tap {
+        self.0.tap()
+    }
+
+    fn observe(&mut self, seq: SeqId, pos: Pos, t: &[TokenId], f: &[f32]) -> Result<(), Fault> {
+        self.0.observe(seq, pos, t, f)
+    }
+
+    fn truncate(&mut self, _seq: SeqId, _pos: Pos) {}
+
+    fn close(&mut self, seq: SeqId) {
+        self.0.close(seq);
+    }
+
+    fn lost(&self) -> Option<&str> {
+        (self.0.rounds > 1).then_some("the model half failed")
+    }
+}
+
+#[test]
+fn a_drafter_that_loses_a_part_is_reported_and_goes_on() {
+    let half = Half(scripted(|_, last| (last + 1) % 100));
+    let speculation = Speculation {
+        policy: Policy::Fixed(3),
+        ..Speculation::new(Box::new(half))
+    };
+    let scheduler = start_with(Some(speculation), 1);
+    let (tokens, finish) = run(&scheduler, request(&[1], 6));
+    assert_eq!(tokens, [2, 3, 4, 5, 6, 7]);
+    assert_eq!(finish.usage.drafting, Drafting::Lost);
+    let stats = scheduler.stats();
+    assert_eq!(stats.drafter_lost.as_deref(), Some("the model half failed"));
+    // Five tokens after the first in two spans of three rows: it drafted to the end.
+    assert_eq!((stats.passes, stats.accepted_tokens), (3, 3));
 }

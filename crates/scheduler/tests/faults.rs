@@ -1,11 +1,15 @@
 //! Faults of a sequence, of a pass, of the engine itself: each a typed end, the rest unharmed.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod common;
 
+use std::sync::Arc;
+
 use common::{request, run, start, submit};
-use engine_core::{Fault, SeqId};
+use engine_core::{Fault, SamplePlan, SeqId};
 use sampling::SampleError;
-use scheduler::{Failure, FinishReason, SubmitError};
+use scheduler::{Failure, FinishReason, Limits, Scheduler, SubmitError};
 use testkit::fake::FakeTarget;
 
 fn target_fault(reason: &FinishReason) -> String {
@@ -78,26 +82,96 @@ fn a_lost_pass_ends_its_sequences_and_the_engine_stays_up() {
     }
 }
 
+/// NaN from the third position on, for one of two requests.
+fn broken_after_three(tokens: &[u32]) -> Vec<f32> {
+    let mut row = vec![1.0; 8];
+    row[(tokens.len() + 1) % 7] = 2.0;
+    if tokens[0] == 1 && tokens.len() >= 3 {
+        row[5] = f32::NAN;
+    }
+    row
+}
+
 #[test]
-fn a_row_nothing_can_be_drawn_from_ends_the_request() {
-    let target = FakeTarget::new(4, 64, 1).with_logits(|tokens| {
-        let value = if tokens.len() < 3 { 1.0 } else { f32::NAN };
-        vec![value; 4]
-    });
-    let scheduler = start(target);
+fn a_row_with_nan_ends_one_request_and_not_the_pass() {
+    // Drawn by the target, and by the loop because of the bias.
+    for bias in [None, Some((1, 0.5))] {
+        let target = FakeTarget::new(8, 64, 2)
+            .with_logits(broken_after_three)
+            .gated();
+        let watch = target.watch();
+        let scheduler = start(target);
+        let mut ask = request(&[1], 6);
+        ask.stop_tokens = Arc::from([]);
+        ask.plan = Arc::new(SamplePlan {
+            temperature: 1.0,
+            bias: bias.into_iter().collect(),
+            ..SamplePlan::greedy()
+        });
+        let mut whole = request(&[2], 6);
+        whole.stop_tokens = Arc::from([]);
+        let (broken, whole) = (submit(&scheduler, ask), submit(&scheduler, whole));
+        watch.release();
+        let (tokens, finish) = broken.finish();
+        assert_eq!(tokens.len(), 2, "{bias:?}");
+        let FinishReason::Failed(Failure::Row(failure)) = finish.reason else {
+            panic!("{:?}", finish.reason);
+        };
+        let want = match bias {
+            None => "the target drew token 4294967295 for position 3, the vocabulary has 8",
+            Some(_) => "the logit of token 5 for position 3 is not a number",
+        };
+        assert_eq!(failure.to_string(), want);
+        assert_eq!(whole.finish().0, [2, 3, 4, 5, 6, 0], "the other goes on");
+        let stats = scheduler.stats();
+        assert_eq!((stats.failed, stats.length), (1, 1));
+        assert_eq!(stats.speculation.row_faults, 1);
+    }
+}
+
+#[test]
+fn a_bias_that_bans_every_token_ends_its_request() {
+    let scheduler = start(FakeTarget::new(4, 64, 1));
     let mut ask = request(&[1], 6);
-    ask.stop_tokens = std::sync::Arc::from([]);
-    ask.plan = std::sync::Arc::new(engine_core::SamplePlan {
-        temperature: 1.0,
-        bias: std::sync::Arc::from([(1, 0.5)]),
-        ..engine_core::SamplePlan::greedy()
+    let bans = (0..4).map(|t| (t, f32::NEG_INFINITY)).collect();
+    ask.plan = Arc::new(SamplePlan {
+        bias: bans,
+        ..SamplePlan::greedy()
     });
     let (tokens, finish) = run(&scheduler, ask);
-    assert_eq!(tokens.len(), 2);
+    assert!(tokens.is_empty());
     let FinishReason::Failed(Failure::Sample { pos, error }) = finish.reason else {
         panic!("{:?}", finish.reason);
     };
-    assert_eq!((pos, error), (3, SampleError::Nothing));
+    assert_eq!((pos, error), (1, SampleError::Nothing));
+    assert_eq!(run(&scheduler, request(&[1], 1)).0, [2]);
+}
+
+#[test]
+fn with_retries_a_pass_may_fail_once() {
+    let fault = || Fault::Lost {
+        what: "cuda:0".to_owned(),
+        why: "a passing trouble".to_owned(),
+    };
+    for (fails, retries, survives) in [(1, 1, true), (2, 1, false), (2, 2, true)] {
+        let mut target = FakeTarget::new(100, 64, 1);
+        for nth in 0..fails {
+            target = target.failing_at(3 + nth, fault());
+        }
+        let limits = Limits {
+            retries,
+            ..Limits::default()
+        };
+        let scheduler = Scheduler::start(Box::new(target), None, limits).unwrap();
+        let (tokens, finish) = run(&scheduler, request(&[1], 6));
+        if survives {
+            assert_eq!(tokens, [2, 3, 4, 5, 6, 7]);
+        } else {
+            assert_eq!(tokens, [2, 3]);
+            assert_eq!(target_fault(&finish.reason), fault().to_string());
+        }
+        assert_eq!(scheduler.stats().speculation.pass_faults, fails);
+    }
 }
 
 #[test]

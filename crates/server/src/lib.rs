@@ -7,4 +7,5 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod drafting;
 pub mod http;

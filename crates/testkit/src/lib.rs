@@ -10,6 +10,7 @@
 //! * [`rng`]: the seed's random numbers.
 //! * [`golden`]: recorded runs of other implementations.
 //! * [`compare`]: bits, ulps, nmse, sets.
+//! * [`prompts`]: sixty short prompts for the shipped model.
 //! * [`fake`]: a target without weights, scripted and watched.
 //! * [`sim_draft`]: a simulated speculating device, for policies of width.
 //! * [`require`](mod@require): skips that are seen and counted.
@@ -21,6 +22,7 @@ pub mod files;
 pub mod fixture;
 pub mod golden;
 pub mod oracle;
+pub mod prompts;
 pub mod require;
 pub mod rng;
 pub mod sim_draft;

@@ -150,6 +150,22 @@ impl LocalBackbone {
         Ok(*hash.finalize().as_bytes())
     }
 
+    /// Bytes of the buffers that all sequences share. They grow with the widest call, not with contexts.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        let s = &self.scratch;
+        let lists = [
+            &s.features,
+            &s.raw,
+            &s.context,
+            &s.keys,
+            &s.rows,
+            &s.pre_norm,
+            &s.normed,
+        ];
+        lists.iter().map(|list| list.capacity() * 4).sum()
+    }
+
     /// Fills every row that is not context with NaN; for tests.
     pub fn poison_stale(&mut self) {
         let rings = self.seqs.iter_mut().flatten().chain(&mut self.spare);

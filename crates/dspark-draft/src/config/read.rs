@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use ds4_target::fingerprint::{Mark, VERSION, from_mark};
 use ds4_target::source::{MetaValue, Source};
 use ds4_target::{Ds4Meta, LoadError, Ratio};
 use engine_core::LayerId;
@@ -271,18 +272,22 @@ pub(super) fn fingerprint(k: &Keys<'_>) -> Result<Option<[u8; 32]>, LoadError> {
     let Some(value) = k.source.meta(key) else {
         return Ok(None);
     };
-    let bad = |value: &MetaValue| k.bad(key, "64 hexadecimal digits", value);
-    let MetaValue::Str(text) = &value else {
-        return Err(bad(&value));
+    let text = match &value {
+        MetaValue::Str(text) => text.as_str(),
+        _ => "",
     };
-    let digits: Vec<u8> = text
-        .chars()
-        .map_while(|c| c.to_digit(16).map(|d| d as u8))
-        .collect();
-    if digits.len() != 64 || text.len() != 64 {
-        return Err(bad(&value));
+    match from_mark(text) {
+        Mark::Known(print) => Ok(Some(print)),
+        Mark::OtherVersion => {
+            let expected = format!(
+                "a mark of version {VERSION} (`fourspark mark` writes it: the mark is another \
+                 version's, the drafter itself is as good as it was)"
+            );
+            Err(k.bad(key, expected, value))
+        }
+        Mark::Unreadable => {
+            let expected = format!("{VERSION}: and 64 hexadecimal digits");
+            Err(k.bad(key, expected, value))
+        }
     }
-    Ok(Some(std::array::from_fn(|i| {
-        digits[2 * i] << 4 | digits[2 * i + 1]
-    })))
 }

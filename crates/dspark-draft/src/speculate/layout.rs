@@ -95,7 +95,8 @@ impl Speculator {
         let ids = match self.config.in_pass {
             InPass::Never => false,
             InPass::Greedy => plan.is_plain_greedy(),
-            InPass::Keyed => plan.penalties.is_neutral(),
+            // A bias could ban every token: that must end one request, not the pass of all.
+            InPass::Keyed => plan.penalties.is_neutral() && (plan.bias.is_empty() || mutant(260)),
         };
         if ids {
             Want::Ids(Arc::clone(plan))

@@ -82,7 +82,7 @@ pub enum InPass {
     Never,
     /// Those of plain greedy plans.
     Greedy,
-    /// Those of all plans without penalties: the target adds the keyed noise.
+    /// Those of all plans without penalties and bias: the target adds the keyed noise.
     Keyed,
 }
 
@@ -336,6 +336,7 @@ impl Speculator {
         let (begin, asked) = (self.clock.seconds(), self.propose(&mut turn));
         let drafted = self.clock.seconds();
         self.poll(turn.sink);
+        self.width.observe_draft(asked, drafted - begin);
         self.choose();
         self.lay_out(&turn);
         let laid_out = self.clock.seconds();

@@ -73,12 +73,6 @@ impl<D: Drafter> Chooser<D> {
         &self.model
     }
 
-    /// Why the model is not asked any more, if it failed. Copies go on.
-    #[must_use]
-    pub fn lost(&self) -> Option<&str> {
-        self.lost.as_deref()
-    }
-
     /// How many proposals were the model's, how many were copies, and how often the model was spared.
     #[must_use]
     pub const fn counts(&self) -> (u64, u64, u64) {
@@ -234,5 +228,10 @@ impl<D: Drafter> Drafter for Chooser<D> {
         self.seen.remove(&seq);
         self.copy.close(seq);
         self.model.close(seq);
+    }
+
+    /// Why the model is not asked any more. Copies go on.
+    fn lost(&self) -> Option<&str> {
+        self.lost.as_deref().or_else(|| self.model.lost())
     }
 }

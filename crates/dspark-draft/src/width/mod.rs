@@ -14,6 +14,7 @@
 mod calibrate;
 mod cost;
 mod judge;
+mod name;
 mod reward;
 mod rule;
 
@@ -22,6 +23,7 @@ use engine_core::seams::Proposal;
 pub use calibrate::Calibration;
 pub use cost::Costs;
 pub(crate) use judge::{Judge, Outcome};
+pub use name::PolicyNameError;
 pub use reward::RewardOptions;
 use reward::{Arm, Reward};
 pub use rule::{best, hull, left_to_right};
@@ -181,6 +183,11 @@ impl Width {
         if offered > 0 {
             seq.accepted += EWMA_WEIGHT * (matched as f64 - seq.accepted);
         }
+    }
+
+    /// Takes what this step's draft took, for all sequences asked for; to be called before `choose`.
+    pub fn observe_draft(&mut self, asked: usize, seconds: f64) {
+        self.reward.observe_draft(asked, seconds);
     }
 
     /// Takes what a pass took.

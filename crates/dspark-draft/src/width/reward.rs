@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use engine_core::mutant::mutant;
 
 use super::calibrate::Calibration;
-use super::cost::{Costs, Mean};
+use super::cost::Costs;
 use super::judge::Outcome;
 use super::rule::best;
 use super::{Choice, Measured};
@@ -45,6 +45,8 @@ const GAIN_SAMPLES: u32 = 6;
 /// The weight of a probe: probes are rare, and one that errs costs a few drafts.
 const PROBE_WEIGHT: f64 = 0.15;
 const GAIN_FLOOR: f64 = -0.1;
+/// The weight of a draft in what all texts of late were worth.
+const HABIT_WEIGHT: f64 = 0.02;
 
 /// Drafting is judged on the bright side by so many standard deviations of what is known about
 /// acceptance: whoever stops drafting learns no better.
@@ -55,6 +57,15 @@ const DEAD_BAND: f64 = 0.003;
 
 /// Measurements of a width before its cost is believed.
 const KNOWN: u32 = 2;
+
+/// Widths are tried for this share of the time, and a little more at the start: plain passes' worth.
+const TRIAL_SHARE: f64 = 0.01;
+const TRIAL_START: f64 = 2.0;
+
+/// A draft that takes so many times the dearest of late met a page fault or a busy machine.
+const ODD: f64 = 3.0;
+/// What a step leaves of the dearest.
+const FADE: f64 = 0.98;
 
 /// Passes after which a cost is stale, and how often a stale width may be tried.
 const STALE: u64 = 1024;
@@ -70,11 +81,45 @@ pub(crate) struct Arm {
     plain: u32,
     /// Length of the last such run; 0 while drafting.
     interval: u32,
+    /// Whether it has begun: the first decision goes by what other texts showed.
+    begun: bool,
+}
+
+/// What drafts were worth in all texts of late: where a new one begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habit {
+    gain: f64,
+    samples: u32,
+}
+
+impl Habit {
+    fn observe(&mut self, gain: f64) {
+        self.samples = self.samples.saturating_add(1);
+        let weight = (1.0 / f64::from(self.samples)).max(HABIT_WEIGHT);
+        self.gain += weight * (gain - self.gain);
+    }
+
+    /// Whether drafting has been losing.
+    fn is_bad(self) -> bool {
+        self.samples >= GAIN_SAMPLES && self.gain < -DEAD_BAND
+    }
 }
 
 impl Arm {
     pub(crate) const fn is_on(&self) -> bool {
         self.interval == 0
+    }
+
+    /// Begins as the texts before went: a short answer must not pay for learning it again. `since`:
+    /// passes since anyone drafted, so that short texts probe together as often as a long one.
+    fn begin(&mut self, habit: Habit, since: u64, cap: u32) {
+        self.begun = true;
+        if habit.is_bad() {
+            self.gain = habit.gain.max(GAIN_FLOOR);
+            self.samples = GAIN_SAMPLES;
+            self.interval = (cap / 2).max(1);
+            self.plain = cap.saturating_sub(u32::try_from(since).unwrap_or(u32::MAX));
+        }
     }
 
     /// Takes the worth of a draft, and decides about the next steps.
@@ -101,13 +146,21 @@ impl Arm {
 pub(crate) struct Reward {
     options: RewardOptions,
     costs: Costs,
-    /// Seconds of a draft.
-    draft: Mean,
+    /// Seconds of this step's draft, and of the dearest of late: drafters differ from step to step, one
+    /// that copies takes no time.
+    draft: f64,
+    dearest: f64,
+    /// The pass of the last one.
+    drafted: u64,
+    habit: Habit,
     calibration: Calibration,
     /// (tokens, seconds) of the last passes.
     recent: VecDeque<(f64, f64)>,
     pass: u64,
     explored: u64,
+    /// Seconds of all passes, and those lost by trying widths.
+    spent: f64,
+    lost: f64,
     survivals: Vec<f64>,
 }
 
@@ -115,11 +168,16 @@ impl Reward {
     pub(crate) fn new(options: RewardOptions) -> Self {
         Self {
             costs: Costs::seeded(&options.costs),
-            draft: Mean::default(),
+            draft: 0.0,
+            dearest: 0.0,
+            drafted: 0,
+            habit: Habit::default(),
             calibration: Calibration::default(),
             recent: VecDeque::new(),
             pass: 0,
             explored: 0,
+            spent: 0.0,
+            lost: 0.0,
             survivals: Vec::new(),
             options,
         }
@@ -141,6 +199,10 @@ impl Reward {
         if self.options.explore && self.costs.known(1).0 < KNOWN && self.pass < 8 {
             return false;
         }
+        if !arm.begun {
+            let since = self.pass - self.drafted;
+            arm.begin(self.habit, since, self.options.probe_cap);
+        }
         if arm.plain > 0 {
             arm.plain -= u32::from(!mutant(248));
             return mutant(247);
@@ -153,11 +215,28 @@ impl Reward {
             .observe(&outcome.logits, outcome.matched, outcome.known);
     }
 
+    /// Takes what this step's draft took, before its widths are chosen.
+    pub(crate) fn observe_draft(&mut self, asked: usize, seconds: f64) {
+        if asked == 0 {
+            return;
+        }
+        let each = seconds.max(0.0) / asked as f64;
+        let paused = self.drafted != self.pass;
+        self.draft = if self.dearest == 0.0 {
+            each
+        } else if paused {
+            // It catches up with what was committed meanwhile: the price of the pause, not its own.
+            each.min(self.dearest)
+        } else {
+            each.min(ODD * self.dearest)
+        };
+        self.dearest = self.draft.max(FADE * self.dearest);
+        self.drafted = self.pass + 1;
+    }
+
     pub(crate) fn observe_pass(&mut self, m: Measured) {
         self.pass += 1;
-        if m.asked > 0 && m.draft > 0.0 {
-            self.draft.observe(m.draft / m.asked as f64, self.pass);
-        }
+        self.spent += m.draft + m.verify;
         if m.alone {
             self.costs.observe(m.rows, m.verify, self.pass);
             self.recent.push_back((m.tokens as f64, m.draft + m.verify));
@@ -178,6 +257,7 @@ impl Reward {
                 .survival(logits, choice.cap, HOPE, &mut self.survivals);
             if choice.proposal.is_some() {
                 let gain = self.gain(base, &self.survivals);
+                self.habit.observe(gain);
                 choice.seq.arm.observe(gain, self.options.probe_cap);
             }
             self.calibration
@@ -217,26 +297,47 @@ impl Reward {
         };
         let n = best(survival, &times, rate);
         let tokens: f64 = survival[..n].iter().sum();
-        tokens - rate * (times[n] - times[0] + self.draft.get().unwrap_or(0.0))
+        tokens - rate * (times[n] - times[0] + self.draft)
     }
 
-    /// Replaces the width by one whose cost is unknown or stale.
+    /// Replaces the width by one whose cost is unknown or stale, if there is time to spare.
     fn explore(&mut self, choice: &mut Choice<'_>) {
         if !self.options.explore || choice.cap == 0 {
             return;
         }
         let unknown = (1..=choice.cap + 1).find(|rows| self.costs.known(*rows).0 < KNOWN);
         if let Some(rows) = unknown {
-            choice.candidates = rows - 1;
+            if self.affords(choice.candidates, rows - 1) {
+                choice.candidates = rows - 1;
+            }
             return;
         }
         let oldest = (2..=choice.cap + 1).min_by_key(|rows| self.costs.known(*rows).1);
         if let Some(rows) = oldest
             && self.costs.known(rows).1 + STALE < self.pass
             && self.explored + RETRY < self.pass
+            && self.affords(choice.candidates, rows - 1)
         {
             self.explored = self.pass;
             choice.candidates = rows - 1;
         }
+    }
+
+    /// Whether trying `other` candidates instead of `chosen` is within the share of time for that; takes
+    /// it if so.
+    fn affords(&mut self, chosen: usize, other: usize) -> bool {
+        let time = |n: usize| self.costs.estimate(n + 1).unwrap_or(0.0);
+        let tokens = |n: usize| self.survivals.iter().take(n).sum::<f64>();
+        let rate = self.rate();
+        let worth = if rate > 0.0 {
+            (tokens(other) - tokens(chosen)) / rate
+        } else {
+            0.0
+        };
+        let loss = (time(other) - time(chosen) - worth).max(0.0);
+        let budget = TRIAL_SHARE * self.spent + TRIAL_START * time(0);
+        let fits = self.lost + loss <= budget;
+        self.lost += if fits { loss } else { 0.0 };
+        fits
     }
 }

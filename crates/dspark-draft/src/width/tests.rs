@@ -64,6 +64,9 @@ impl Bench {
                 vec![]
             },
         };
+        let draft = if asked { device.draft } else { 0.0 };
+        let drafted = self.sim.jitter(draft);
+        self.width.observe_draft(usize::from(asked), drafted);
         let mut choices = [Choice {
             seq: &mut self.seq,
             proposal: asked.then_some(&proposal),
@@ -84,12 +87,11 @@ impl Bench {
                 known: n.min(settled + 1),
             });
         }
-        let draft = if asked { device.draft } else { 0.0 };
         let measured = Measured {
             rows: candidates + 1,
             tokens: matched + 1,
             asked: usize::from(asked),
-            draft: self.sim.jitter(draft),
+            draft: drafted,
             verify: self.sim.jitter(device.pass[candidates]),
             alone: true,
         };
@@ -165,6 +167,27 @@ fn a_losing_draft_is_not_run_but_probed() {
     let run = bench.run(200);
     assert_eq!(run.drafts, 200);
     assert!(run.mean_width() > 2.0, "{run:?}");
+}
+
+#[test]
+fn short_texts_do_not_learn_each_for_itself_that_drafting_loses() {
+    let device = &devices()[0];
+    let hopeless = process(&[0.02, 0.01, 0.01, 0.01, 0.01], 0.0, (1.0, 0.0));
+    let mut bench = Bench::new(reward(), device, hopeless, 3);
+    bench.run(200);
+    let texts = |bench: &mut Bench, n: usize| -> usize {
+        let one = |_| {
+            bench.seq = SeqWidth::default();
+            bench.run(8).drafts
+        };
+        (0..n).map(one).sum()
+    };
+    let drafts = texts(&mut bench, 100);
+    assert!((10..=40).contains(&drafts), "{drafts} drafts in 800 steps");
+    // They find out together, too, that it pays again.
+    bench.sim = Sim::new(process(&COPYING, 0.0, (1.0, 0.0)), 4);
+    texts(&mut bench, 60);
+    assert_eq!(texts(&mut bench, 20), 160, "every step drafts");
 }
 
 #[test]

@@ -409,3 +409,20 @@ fn rows_of_another_model_are_refused() {
     let e = c.load(SeqId(0), &mut saved(&b, 0).as_slice()).unwrap_err();
     assert!(e.to_string().contains("draft fingerprint"), "{e}");
 }
+
+#[test]
+fn buffers_do_not_follow_the_context() {
+    let toy = toy();
+    let mut b = toy.backbone();
+    let n = toy.features.len() / toy.width();
+    // A whole context once, then one that grows row by row from nothing.
+    observe(&mut b, 0, 0, toy.rows(0..n));
+    run(&mut b, 0, n, &toy.block(5));
+    let warm = b.buffer_bytes();
+    assert!(warm > 0);
+    for at in 0..n {
+        observe(&mut b, 1, at, toy.rows(at..at + 1));
+        run(&mut b, 1, at + 1, &toy.block(5));
+        assert_eq!(b.buffer_bytes(), warm, "context of {} rows", at + 1);
+    }
+}

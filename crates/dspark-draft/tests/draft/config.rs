@@ -1,5 +1,6 @@
 //! Metadata of both forms, read strictly.
 
+use ds4_target::fingerprint::to_mark;
 use ds4_target::source::MetaValue;
 use dspark_draft::config::{ConfidenceInput, DraftMeta, Markov, TargetMatch};
 use dspark_draft::names::Form;
@@ -259,10 +260,9 @@ fn a_recorded_target_is_compared_and_reported() {
     let t = toy().cpu_target();
     let own = t.info().fingerprint;
     let record = |print: [u8; 32]| {
-        let hex: String = print.iter().map(|b| format!("{b:02x}")).collect();
         let mut m = native();
         let key = "fourspark.target_fingerprint".to_owned();
-        m.meta.insert(key, MetaValue::Str(hex));
+        m.meta.insert(key, MetaValue::Str(to_mark(&print)));
         DraftMeta::read(&m)
             .unwrap()
             .check_target("f", t.info())
@@ -278,6 +278,16 @@ fn a_recorded_target_is_compared_and_reported() {
             target: own
         }
     );
+    for old in [&to_mark(&own)[2..], &format!("2:{}", "0".repeat(64))] {
+        let mut m = native();
+        let key = "fourspark.target_fingerprint".to_owned();
+        m.meta.insert(key, MetaValue::Str((*old).to_owned()));
+        let e = DraftMeta::read(&m).unwrap_err().to_string();
+        assert!(
+            e.contains("expected a mark of version 1 (`fourspark mark`"),
+            "{e}"
+        );
+    }
     for bad in ["12", "", &"g".repeat(64), &"0".repeat(65), "\u{e9}"] {
         let mut m = native();
         let key = "fourspark.target_fingerprint".to_owned();

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dspark_draft::backbone::LocalBackbone;
 use dspark_draft::drafter::{DrafterStats, DsparkDrafter};
 use dspark_draft::heads::Heads;
 use engine_core::seams::{Ask, Backbone, DraftRows, Drafter, Proposal, Target};
@@ -151,6 +152,7 @@ fn candidates_are_drawn_with_the_requests_noise() {
     d.observe(SeqId(0), 0, &t.tokens[..pos], t.rows(0..pos))
         .unwrap();
     let mut heads = Heads::new(Arc::clone(&t.draft_model), Arc::clone(target.pool()));
+    d.settle(SeqId(0)).unwrap();
     let hidden = run(d.backbone_mut(), 0, pos, &t.block(seed));
     let mut sampler = Sampler::new(512);
     let mut texts = Vec::new();
@@ -350,12 +352,52 @@ fn tokens_without_features_start_a_new_context() {
     assert_eq!(d.backbone().context(id), None);
     d.observe(id, 20, &t.tokens[20..25], t.rows(20..25))
         .unwrap();
+    d.settle(id).unwrap();
     assert_eq!(d.backbone().context(id), Some(20..25));
     d.observe(id, 25, &t.tokens[25..27], &[]).unwrap();
     assert_eq!(d.backbone().context(id), None);
     d.observe(id, 27, &t.tokens[27..30], t.rows(27..30))
         .unwrap();
+    d.settle(id).unwrap();
     assert_eq!(d.backbone().context(id), Some(27..30));
+}
+
+/// Rows wait for a draft: one that comes after a long pause finds what one that was asked at every step
+/// finds, and says the same.
+#[test]
+fn a_pause_changes_no_draft() {
+    let t = toy();
+    let mut target = t.cpu_target();
+    let (mut busy, mut idle) = (t.drafter(&target), t.drafter(&target));
+    let (id, plan, n) = (SeqId(0), SamplePlan::greedy(), t.tokens.len() - 1);
+    let mut last = Proposal::default();
+    for at in 0..n {
+        for d in [&mut busy, &mut idle] {
+            d.observe(id, at as Pos, &t.tokens[at..=at], t.rows(at..at + 1))
+                .unwrap();
+        }
+        let seed = t.tokens[at + 1];
+        last = propose(&mut busy, &mut target, ask(0, at + 1, seed, 5), &plan);
+        if at == 3 {
+            assert_eq!(
+                propose(&mut idle, &mut target, ask(0, 4, seed, 5), &plan),
+                last
+            );
+        }
+    }
+    let window = t.draft_model.meta.stage.window;
+    assert!(n - 4 > 2 * window, "rows were dropped");
+    assert_eq!(idle.backbone().context(id), Some(0..4));
+    let seed = t.tokens[n];
+    assert_eq!(
+        propose(&mut idle, &mut target, ask(0, n, seed, 5), &plan),
+        last
+    );
+    let live = (n - window) as Pos..n as Pos;
+    assert_eq!(idle.backbone().context(id), Some(live.clone()));
+    assert_eq!(busy.backbone().context(id), Some(live));
+    let digest = |d: &DsparkDrafter<LocalBackbone>| d.backbone().digest(id).unwrap();
+    assert_eq!(digest(&idle), digest(&busy));
 }
 
 /// Through the seam: rejected rows taken back, the sequence closed.
@@ -367,6 +409,7 @@ fn the_seam_passes_everything_on() {
     let id = SeqId(2);
     d.observe(id, 0, &t.tokens[..9], t.rows(0..9)).unwrap();
     d.truncate(id, 6);
+    d.settle(id).unwrap();
     assert_eq!(d.backbone().context(id), Some(0..6));
     let hole = d.observe(id, 8, &t.tokens[8..9], t.rows(8..9));
     assert!(matches!(
@@ -378,6 +421,7 @@ fn the_seam_passes_everything_on() {
         })
     ));
     d.observe(id, 6, &t.tokens[6..9], t.rows(6..9)).unwrap();
+    d.settle(id).unwrap();
     assert_eq!(d.backbone().context(id), Some(0..9));
     d.close(id);
     assert_eq!(d.backbone().context(id), None);

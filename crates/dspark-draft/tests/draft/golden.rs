@@ -45,6 +45,7 @@ fn hidden_rows_logits_and_confidences_agree() {
         drafter
             .observe(id, 0, &t.tokens[..pos], t.rows(0..pos))
             .unwrap();
+        drafter.settle(id).unwrap();
         drafter.backbone_mut().poison_stale();
         let seed = t.tokens[pos];
         let rows = run(drafter.backbone_mut(), seq, pos, &t.block(seed));

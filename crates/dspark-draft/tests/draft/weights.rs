@@ -176,7 +176,9 @@ fn a_fingerprint_tells_files_apart() {
     assert_ne!(own, print(&half));
     let mut named = native();
     let key = "fourspark.target_fingerprint".to_owned();
-    named.meta.insert(key, MetaValue::Str("0".repeat(64)));
+    named
+        .meta
+        .insert(key, MetaValue::Str(format!("1:{}", "0".repeat(64))));
     assert_eq!(
         own,
         print(&named),

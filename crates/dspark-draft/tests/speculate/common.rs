@@ -2,6 +2,7 @@
 //! drafters that know or miss that text, receivers, and the text itself, computed without any of them.
 
 pub(crate) mod drafters;
+pub(crate) mod shipped;
 pub(crate) mod toy;
 
 use std::collections::BTreeMap;

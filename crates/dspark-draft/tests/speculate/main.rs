@@ -10,6 +10,7 @@ mod ends;
 mod faults;
 mod model;
 mod pair;
+mod random;
 #[path = "../draft/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the draft model")]
 mod support;

@@ -1,196 +1,222 @@
-//! Target, DSpark drafter and loop together: a random pair, whose drafts are rarely right, and the
-//! trained one. The drafter must be shown what it needs and nothing may depend on it.
+//! The shipped pair: text and saved state are those of plain decoding at every commit, whatever drafts
+//! and however wide. A few prompts here; all of them, longer, as soak tests.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use ds4_target::{CpuTarget, Model};
-use dspark_draft::drafter::DsparkDrafter;
-use dspark_draft::speculate::{Config, Emitted, Flow, Grants, Request, Sink, Speculator, Turn};
-use dspark_draft::stats::Stats;
-use dspark_draft::suffix::{Chooser, Suffix};
-use dspark_draft::weights::DraftModel;
+use ds4_target::CpuTarget;
+use dspark_draft::suffix::Suffix;
 use dspark_draft::width::Policy;
-use engine_core::{Drafter, SamplePlan, SeqId, Target, TokenId};
-use testkit::golden::{tiny_dir, tiny_draft, tiny_long};
-use testkit::oracle::{OracleModel, load_dir};
-use testkit::require_some;
+use engine_core::{Drafter, SamplePlan};
+use testkit::prompts::{KINDS, Prompt};
 
-use crate::support::{Memory, backbone_of, options, toy};
+use crate::common::shipped::{
+    DEEPEST, Forced, Seen, check, config, pair, plain, plans, prompts, request,
+};
 
-#[derive(Default)]
-struct Tokens(BTreeMap<u32, Vec<TokenId>>);
-
-impl Sink for Tokens {
-    fn token(&mut self, emitted: Emitted) -> Flow {
-        self.0.entry(emitted.seq.0).or_default().push(emitted.token);
-        Flow::Go
-    }
+/// Every policy that the drafter's block of five can serve.
+fn policies() -> Vec<Policy> {
+    let mut all: Vec<Policy> = (1..=6).map(Policy::Fixed).collect();
+    all.extend([Policy::threshold(), Policy::Ewma]);
+    all.push(Policy::AverageReward(Default::default()));
+    all
 }
 
-/// Texts and final state digests of requests run side by side, and the counters.
-struct Ran {
-    texts: Vec<Vec<TokenId>>,
-    digests: Vec<[u8; 32]>,
-    stats: Stats,
-}
+/// Candidates that are right, proposal after proposal.
+const PATTERNS: [&[usize]; 4] = [&[0], &[1, 0, 2], &[7, 0, 3, 1, 5], &[6, 2, 4]];
 
-fn run(
-    t: &mut CpuTarget,
-    mut drafter: Option<&mut dyn Drafter>,
-    policy: Policy,
-    requests: &[Request],
-) -> Ran {
-    let config = Config {
-        policy,
-        depth: 7,
-        tap_window: 16,
-        ..Config::default()
+/// One prompt through everything.
+fn sweep(t: &mut CpuTarget, prompt: &Prompt, plan: &Arc<SamplePlan>, budget: u32) -> Seen {
+    let request = request(&prompt.ids, plan, budget);
+    let want = plain(t, &request);
+    let text = want.whole(&request);
+    let mut all = Seen::default();
+    let mut one = |t: &mut CpuTarget, drafter: &mut dyn Drafter, policy: Policy, who: &str| {
+        let what = format!("{who}, {policy}, {:?}, T {}", prompt.text, plan.temperature);
+        let seen = check(t, drafter, config(policy), (&request, &want), &what);
+        all.add(seen);
     };
-    let mut s = Speculator::new(t.info(), config);
-    let seqs: Vec<SeqId> = requests.iter().map(|_| t.open().unwrap()).collect();
-    for (seq, request) in seqs.iter().zip(requests) {
-        s.admit(t, *seq, request.clone()).unwrap();
+    for policy in policies() {
+        let mut drafter = pair().drafter(t);
+        one(t, &mut drafter, policy, "backbone");
+        assert_eq!(drafter.stats().blind, 0, "every ask had context rows");
     }
-    let mut sink = Tokens::default();
-    while !s.is_idle() {
-        s.step(Turn {
-            target: &mut *t,
-            drafter: drafter.as_mut().map(|d| &mut **d as &mut dyn Drafter),
-            sink: &mut sink,
-            grants: Grants::Each(20),
-            riders: &[],
-        });
+    for width in [7, 8] {
+        one(t, &mut Suffix::default(), Policy::Fixed(width), "suffix");
+        let mut chooser = pair().chooser(t);
+        one(t, &mut chooser, Policy::Fixed(width), "auto");
+        let mut oracle = Forced::new(text.clone(), &[DEEPEST]);
+        one(t, &mut oracle, Policy::Fixed(width), "oracle");
     }
-    assert_eq!(
-        s.drafter_lost(),
-        None,
-        "the drafter was shown what it needs"
+    let mut chooser = pair().chooser(t);
+    one(
+        t,
+        &mut chooser,
+        Policy::AverageReward(Default::default()),
+        "auto",
     );
-    let digests = seqs.iter().map(|seq| t.digest(*seq).unwrap()).collect();
-    for seq in &seqs {
-        t.close(*seq);
-        if let Some(drafter) = drafter.as_mut() {
-            drafter.close(*seq);
-        }
+    for (right, width) in PATTERNS.iter().zip([3, 4, 8, 6]) {
+        let mut forced = Forced::new(text.clone(), right);
+        one(t, &mut forced, Policy::Fixed(width), "forced");
     }
-    let texts = seqs.iter().map(|seq| sink.0[&seq.0].clone()).collect();
-    Ran {
-        texts,
-        digests,
-        stats: s.stats().clone(),
-    }
+    all
 }
 
-/// Short and long prompts, cut from `ids`; the long ones begin before the drafter's window.
-fn requests(ids: &[TokenId], plan: &SamplePlan, budget: u32) -> Vec<Request> {
-    [3usize, 40, 70]
-        .iter()
-        .map(|n| Request {
-            plan: Arc::new(plan.clone()),
-            ..Request::greedy(ids[..*n].to_vec(), budget)
-        })
-        .collect()
-}
-
-fn sampled() -> SamplePlan {
-    SamplePlan {
-        temperature: 0.8,
-        top_p: 0.95,
-        seed: 9,
-        ..SamplePlan::greedy()
+fn assert_covered(seen: &Seen) {
+    assert_eq!(seen.most_passes, 1, "one pass a step");
+    assert_eq!(seen.phases_of_four(), (0..4).collect::<BTreeSet<_>>());
+    let s = &seen.stats;
+    assert!(s.matched > 0 && s.matched < s.offered);
+    // Every width from 1 to 8 was verified at every phase of four.
+    for (phase, widths) in s.widths.iter().enumerate() {
+        let never = (0..8).find(|at| widths[*at] == 0);
+        assert_eq!(never, None, "no width so far above 1 at phase {phase}");
     }
 }
 
 #[test]
-fn a_random_drafter_beside_its_target_changes_nothing() {
-    let toy = toy();
-    let mut t = toy.cpu_target();
-    for plan in [SamplePlan::greedy(), sampled()] {
-        let requests = requests(&toy.tokens, &plan, 24);
-        let want = run(&mut t, None, Policy::Fixed(1), &requests);
-        for width in [2, 6, 8] {
-            let mut drafter = toy.drafter(&t);
-            let got = run(&mut t, Some(&mut drafter), Policy::Fixed(width), &requests);
-            assert_eq!(got.texts, want.texts, "width {width}");
-            assert_eq!(got.digests, want.digests, "width {width}");
-            let s = drafter.stats();
-            assert_eq!(s.blind, 0, "every ask had context rows");
-            assert!(s.candidates > 100 && got.stats.offered > 20, "{s:?}");
-            // A block has five candidates, whatever is asked.
-            assert_eq!(
-                got.stats
-                    .widths
-                    .iter()
-                    .map(|w| w[6..].iter().sum::<u64>())
-                    .sum::<u64>(),
-                0
-            );
+fn greedy_text_and_state_are_those_of_plain_decoding() {
+    few(&plans()[0]);
+}
+
+#[test]
+fn seeded_text_and_state_are_those_of_plain_decoding() {
+    few(&plans()[1]);
+}
+
+/// One prompt of each kind.
+fn few(plan: &Arc<SamplePlan>) {
+    let mut t = pair().target();
+    let mut seen = Seen::default();
+    for prompt in prompts(1) {
+        seen.add(sweep(&mut t, &prompt, plan, 60));
+    }
+    assert_covered(&seen);
+}
+
+/// A rejection at every position of a heavy window, at two widths.
+#[test]
+fn rejections_at_every_phase_leave_nothing_behind() {
+    let mut t = pair().target();
+    let prompt = &prompts(1)[2];
+    let request = request(&prompt.ids, &plans()[0], 150);
+    let want = plain(&mut t, &request);
+    for (right, width) in [(&[0][..], 3), (&[0, 1], 8)] {
+        let mut forced = Forced::new(want.whole(&request), right);
+        let config = config(Policy::Fixed(width));
+        let seen = check(&mut t, &mut forced, config, (&request, &want), "forced");
+        if right.len() == 1 {
+            assert_eq!(seen.rejected, (0..128).collect::<BTreeSet<_>>());
+            assert_eq!(seen.stats.matched, 0);
         }
-        let mut chooser = Chooser::new(toy.drafter(&t), 5, Suffix::default());
-        let got = run(
+        assert_eq!(seen.phases_of_four().len(), 4);
+    }
+}
+
+/// Whoever knows the text is believed to the end, and whoever is always wrong changes nothing.
+#[test]
+fn an_oracle_is_always_right_and_its_opposite_never() {
+    let mut t = pair().target();
+    let prompt = &prompts(1)[2];
+    for plan in &plans() {
+        let request = request(&prompt.ids, plan, 400);
+        let want = plain(&mut t, &request);
+        let text = want.whole(&request);
+        let widest = config(Policy::Fixed(DEEPEST + 1));
+        let mut oracle = Forced::new(text.clone(), &[DEEPEST]);
+        let seen = check(&mut t, &mut oracle, widest, (&request, &want), "oracle").stats;
+        assert_eq!((seen.offered, seen.offered - seen.matched), (349, 0));
+        for k in 0..DEEPEST {
+            assert_eq!(seen.survival(k), Some(1.0), "depth {k}");
+        }
+        // The first token comes with the prompt; 399 are left for spans of eight.
+        assert_eq!(seen.steps, 50);
+        let mut wrong = Forced::new(text, &[0]);
+        let policy = config(Policy::Fixed(3));
+        let seen = check(&mut t, &mut wrong, policy, (&request, &want), "opposite").stats;
+        assert_eq!((seen.matched, seen.steps, seen.emitted), (0, 399, 399));
+    }
+}
+
+/// The drafter's context after a prompt much longer than its window is what it would be had it been shown
+/// all of it, and it goes on being right.
+#[test]
+fn a_prompt_longer_than_the_window_keeps_the_drafter_working() {
+    let mut t = pair().target();
+    let window = pair().draft.meta.stage.window;
+    let mut ids: Vec<u32> = Vec::new();
+    for prompt in prompts(15).iter().filter(|p| p.kind == "prose") {
+        ids.extend(&prompt.ids);
+    }
+    ids.truncate(window * 4 + 3);
+    assert_eq!(ids.len(), window * 4 + 3, "a long prompt");
+    let request = request(&ids, &plans()[0], 80);
+    let want = plain(&mut t, &request);
+    let mut ran = Vec::new();
+    for tap_window in [window, 1 << 20] {
+        let mut drafter = pair().drafter(&t);
+        let config = dspark_draft::speculate::Config {
+            tap_window,
+            ..config(Policy::Fixed(6))
+        };
+        let seen = check(
             &mut t,
-            Some(&mut chooser),
-            Policy::AverageReward(Default::default()),
-            &requests,
+            &mut drafter,
+            config,
+            (&request, &want),
+            "long prompt",
         );
-        assert_eq!(
-            (got.texts, got.digests),
-            (want.texts, want.digests),
-            "chooser"
-        );
-        assert_eq!(chooser.lost(), None);
+        assert_eq!(drafter.stats().blind, 0);
+        ran.push((seen.stats.offered, seen.stats.matched, seen.stats.steps));
     }
+    assert_eq!(ran[0], ran[1], "same candidates from the window alone");
+    let (offered, matched, _) = ran[0];
+    assert!(matched * 10 > offered, "{matched} of {offered} accepted");
 }
 
-struct Tiny {
-    target: OracleModel,
-    model: Arc<Model>,
-    draft: Arc<DraftModel>,
-}
-
-fn tiny() -> Option<&'static Tiny> {
-    static TINY: OnceLock<Option<Tiny>> = OnceLock::new();
-    let load = || {
-        let target = load_dir(&tiny_dir()?).unwrap();
-        let draft = tiny_draft(&target.config).unwrap()?;
-        Some(Tiny {
-            model: Arc::new(Model::load(&Memory::target(&target)).unwrap()),
-            draft: Arc::new(DraftModel::load(&Memory::draft(&draft)).unwrap()),
-            target,
-        })
-    };
-    TINY.get_or_init(load).as_ref()
+/// All prompts of a kind, long, greedy and seeded.
+fn soak(kind: usize) {
+    let mut t = pair().target();
+    let all = prompts(15);
+    let mut seen = Seen::default();
+    for prompt in all.iter().filter(|p| p.kind == KINDS[kind]) {
+        for plan in &plans() {
+            seen.add(sweep(&mut t, prompt, plan, 400));
+        }
+    }
+    assert_covered(&seen);
+    assert_eq!(seen.rejected, (0..128).collect::<BTreeSet<_>>());
+    let s = &seen.stats;
+    println!(
+        "soak: {}: {} steps, {} of {} candidates accepted, rejections at {} of 128 phases",
+        KINDS[kind],
+        s.steps,
+        s.matched,
+        s.offered,
+        seen.rejected.len()
+    );
 }
 
 #[test]
-fn the_trained_pair_saves_passes_and_changes_nothing() {
-    let tiny = require_some!(
-        tiny(),
-        "no checkpoint with its drafter at target/fixtures/tiny-model"
-    );
-    let ids = tiny_long().unwrap().ids("ids").unwrap();
-    assert!(tiny.target.config.n_vocab > ids[..70].iter().max().map_or(0, |t| *t as usize));
-    let mut t = CpuTarget::new(Arc::clone(&tiny.model), options()).unwrap();
-    for plan in [SamplePlan::greedy(), sampled()] {
-        let requests = requests(&ids, &plan, 60);
-        let want = run(&mut t, None, Policy::Fixed(1), &requests);
-        for policy in [
-            Policy::Fixed(4),
-            Policy::threshold(),
-            Policy::AverageReward(Default::default()),
-        ] {
-            let pool = Arc::clone(t.pool());
-            let backbone = backbone_of(&tiny.draft);
-            let mut drafter =
-                DsparkDrafter::new(Arc::clone(&tiny.draft), backbone, t.info(), pool).unwrap();
-            let got = run(&mut t, Some(&mut drafter), policy.clone(), &requests);
-            assert_eq!(got.texts, want.texts, "{policy:?}");
-            assert_eq!(got.digests, want.digests, "{policy:?}");
-            if policy == Policy::Fixed(4) {
-                let length = got.stats.accepted_length().unwrap();
-                assert!(length > 1.3, "accepted length {length}");
-            }
-        }
-    }
+#[ignore = "soak: 15 questions, 400 tokens each, through every policy"]
+fn all_questions() {
+    soak(0);
+}
+
+#[test]
+#[ignore = "soak: 15 sums, 400 tokens each, through every policy"]
+fn all_sums() {
+    soak(1);
+}
+
+#[test]
+#[ignore = "soak: 15 beginnings of prose, 400 tokens each, through every policy"]
+fn all_prose() {
+    soak(2);
+}
+
+#[test]
+#[ignore = "soak: 15 texts to copy, 400 tokens each, through every policy"]
+fn all_copies() {
+    soak(3);
 }

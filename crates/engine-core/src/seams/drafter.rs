@@ -130,4 +130,9 @@ pub trait Drafter {
 
     /// Forgets a sequence.
     fn close(&mut self, seq: SeqId);
+
+    /// Why a part of it is not used any more, where one failed and the rest goes on.
+    fn lost(&self) -> Option<&str> {
+        None
+    }
 }

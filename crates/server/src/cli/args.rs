@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Convert(ConvertArgs),
     /// Make a smaller model file from another one.
     Quantize(QuantizeArgs),
+    /// Record in a drafter's file which target it was made for.
+    Mark(MarkArgs),
     /// Measure a model's quality on a text.
     #[command(subcommand)]
     Eval(EvalCommand),
@@ -60,8 +62,30 @@ pub(crate) struct ModelArgs {
     /// Speculate with this drafter (GGUF).
     #[arg(long, value_name = "FILE")]
     pub(crate) draft_model: Option<PathBuf>,
+    /// How many candidates a step verifies: fixed:N (N rows, the seed among them), thresholds, ewma,
+    /// or reward: by what passes cost here [default: reward].
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) draft_policy: Option<fourspark::Policy>,
+    /// Most candidates of a step [default: as many as drafter and model can].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) draft_depth: Option<u8>,
+    /// Where candidates come from: backbone (the drafter's model), suffix (copies of the text, needs
+    /// no drafter), auto (both) [default: auto with a drafter].
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) draft_source: Option<fourspark::DraftSource>,
     #[command(flatten)]
     pub(crate) dialect: DialectArgs,
+}
+
+impl ModelArgs {
+    /// Whether anything of drafting is asked for.
+    pub(crate) const fn drafts(&self) -> bool {
+        self.draft
+            || self.draft_model.is_some()
+            || self.draft_policy.is_some()
+            || self.draft_depth.is_some()
+            || self.draft_source.is_some()
+    }
 }
 
 /// What forks of the file format write differently under one number.
@@ -120,6 +144,9 @@ pub(crate) struct RunArgs {
     /// Print one JSON object with the answer, its tokens and its timings instead of streaming.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print what speculation counted and measured to standard error; with --json, in the object.
+    #[arg(long)]
+    pub(crate) stats: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -229,6 +256,23 @@ pub(crate) struct ConvertArgs {
     /// The config.json of the target a drafter file is for.
     #[arg(long, value_name = "FILE", requires_all = ["drafter", "draft_config"])]
     pub(crate) target_config: Option<PathBuf>,
+    /// The target (GGUF) that the drafter is for: it is recorded in the drafter's file.
+    #[arg(long, value_name = "FILE", requires = "drafter")]
+    pub(crate) target_model: Option<PathBuf>,
+    /// Overwrite the output.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct MarkArgs {
+    /// The drafter (GGUF).
+    pub(crate) drafter: PathBuf,
+    /// The file to write: the same drafter, marked.
+    pub(crate) output: PathBuf,
+    /// The target (GGUF) it was made for.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) target_model: PathBuf,
     /// Overwrite the output.
     #[arg(long)]
     pub(crate) force: bool,
@@ -342,6 +386,8 @@ mod tests {
             Args::try_parse_from(words)
         };
         assert!(parse("--temperature 0.7 --top-p 0.9 --min-p 0.05 --effort high").is_ok());
+        assert!(parse("--draft --draft-policy fixed:5 --draft-depth 4 --stats").is_ok());
+        assert!(parse("--draft-source suffix --draft-policy ewma").is_ok());
         for bad in [
             "--temperature -1",
             "--temperature NaN",
@@ -353,6 +399,11 @@ mod tests {
             "--threads 0",
             "--effort extreme",
             "--raw --system y",
+            "--draft --draft-model x.gguf",
+            "--draft-policy fixed:0",
+            "--draft-policy best",
+            "--draft-depth 0",
+            "--draft-source both",
             "--unknown",
         ] {
             let error = parse(bad).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fourspark::{EngineOptions, EngineParts};
 use model_tools::eval::{Window, compare, perplexity, windows};
 use serde_json::json;
@@ -25,6 +25,9 @@ pub(crate) fn eval(command: &EvalCommand) -> Result<()> {
 
 /// The model by itself: no scheduler stands between.
 fn load(args: &ModelArgs, text: &EvalTextArgs) -> Result<EngineParts> {
+    if args.drafts() {
+        bail!("eval predicts given tokens and drafts none: leave out --draft and its options");
+    }
     let options = EngineOptions {
         ctx: Some(text.window as usize),
         sequences: 1,

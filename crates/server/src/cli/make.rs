@@ -1,4 +1,4 @@
-//! `convert` and `quantize`: making model files.
+//! `convert`, `quantize` and `mark`: making model files.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail};
 use fourspark::EngineOptions;
 use model_tools::convert::{self, DraftSource, Vocabulary};
 use model_tools::recipe::builtin;
-use model_tools::{Importance, Report, quantize as quant};
+use model_tools::{Importance, Report, pair, quantize as quant};
 
-use super::args::{ConvertArgs, QuantizeArgs};
+use super::args::{ConvertArgs, MarkArgs, QuantizeArgs};
 use super::bar::Bar;
 use super::files::human;
 use super::interrupt::Interrupt;
@@ -24,8 +24,15 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
             Some(name) => Vocabulary::FolderAs(name.clone()),
             None => Vocabulary::Folder,
         },
+        extra: match &args.target_model {
+            Some(target) => vec![pair::mark(target).context("--target-model")?],
+            None => Vec::new(),
+        },
         ..convert::Options::new(recipe)
     };
+    if args.drafter && args.target_model.is_none() {
+        out::note("no --target-model: the drafter will not say which target it is for");
+    }
     let mut bar = Bar::new(Interrupt::listen()?);
     let report = match (args.drafter, &args.draft_config, &args.target_config) {
         (false, _, _) => convert::target(&args.source, &args.output, &options, &mut bar)?,
@@ -46,6 +53,12 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<()> {
     };
     drop(bar);
     show(&report)
+}
+
+pub(crate) fn mark(args: &MarkArgs) -> Result<()> {
+    refuse_overwriting(&args.output, args.force)?;
+    let written = pair::remark(&args.drafter, &args.target_model, &args.output)?;
+    show_parts(&written)
 }
 
 pub(crate) fn quantize(args: &QuantizeArgs) -> Result<()> {
@@ -102,12 +115,13 @@ fn show(report: &Report) -> Result<()> {
         "{tensors} tensors, {bytes} bytes ({}){worst}",
         human(bytes)
     ));
-    for part in &report.written.parts {
-        out::write(&format!(
-            "blake3 {}  {}\n",
-            part.blake3,
-            part.path.display()
-        ))?;
+    show_parts(&report.written)
+}
+
+fn show_parts(written: &gguf::Written) -> Result<()> {
+    for part in &written.parts {
+        let line = format!("blake3 {}  {}\n", part.blake3, part.path.display());
+        out::write(&line)?;
     }
     Ok(())
 }

@@ -35,6 +35,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => files::plan(&args),
         Command::Convert(args) => make::convert(&args),
         Command::Quantize(args) => make::quantize(&args),
+        Command::Mark(args) => make::mark(&args),
         Command::Eval(command) => eval::eval(&command),
         Command::Doctor => doctor::doctor(),
     };

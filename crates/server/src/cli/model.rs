@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
-    Draft, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking, shipped_model,
+    Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking,
+    shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -23,6 +24,11 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
             Some(file) => Draft::File(file.clone()),
             None if args.draft => Draft::Shipped,
             None => Draft::Off,
+        },
+        draft_options: DraftOptions {
+            policy: args.draft_policy.clone(),
+            depth: args.draft_depth.map(usize::from),
+            source: args.draft_source,
         },
         ..EngineOptions::default()
     }

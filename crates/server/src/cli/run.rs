@@ -10,6 +10,7 @@ use serde_json::json;
 use super::args::RunArgs;
 use super::interrupt::Interrupt;
 use super::{model, out};
+use crate::drafting;
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     };
     let answer = show(stream, &interrupt, !args.json)?;
     if args.json {
-        out::write(&format!("{}\n", to_json(&engine, &answer)))?;
+        out::write(&format!("{}\n", to_json(&engine, &answer, args.stats)))?;
     } else {
         out::write(if answer.text.ends_with('\n') {
             ""
@@ -39,6 +40,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             "\n"
         })?;
         out::note(&summary(&engine, &answer));
+        if args.stats {
+            out::note(&stats(&engine));
+        }
     }
     match answer.outcome.finish {
         Finish::Failed(failure) => bail!("the answer was cut off: {failure}"),
@@ -126,8 +130,25 @@ pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
     )
 }
 
+/// What the speculative loop counted, a line each.
+fn stats(engine: &Engine) -> String {
+    let counted = engine.stats();
+    let mut lines = vec![match (&engine.info().draft, &counted.drafter_lost) {
+        (_, Some(why)) => format!("drafter lost: {why}"),
+        (Some(draft), None) => format!("drafter: {draft}"),
+        (None, None) => "drafter: none was asked for".to_owned(),
+    }];
+    let numbers = counted.speculation.numbers();
+    lines.extend(
+        numbers
+            .iter()
+            .map(|(name, value)| format!("{name} {value}")),
+    );
+    lines.join("\n")
+}
+
 /// The whole answer as one object.
-fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
+fn to_json(engine: &Engine, answer: &Answer, stats: bool) -> serde_json::Value {
     let (info, outcome) = (engine.info(), &answer.outcome);
     let usage = &outcome.usage;
     let calls: Vec<_> = answer
@@ -135,7 +156,8 @@ fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
         .iter()
         .map(|c| json!({"name": c.name, "arguments": c.arguments, "complete": c.complete}))
         .collect();
-    json!({
+    let counted = engine.stats();
+    let mut object = json!({
         "text": answer.text,
         "reasoning": answer.reasoning,
         "tool_calls": calls,
@@ -148,7 +170,10 @@ fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
             "reasoning_tokens": outcome.reasoning_tokens,
             "proposed_tokens": usage.proposed_tokens,
             "accepted_tokens": usage.accepted_tokens,
+            "verify_steps": usage.verify_steps,
+            "drafting": drafting::usage(&counted, usage.drafting),
         },
+        "drafter": drafting::props(info.draft.as_ref(), &counted),
         "timings": {
             "queued_s": usage.queued.as_secs_f64(),
             "prefill_s": usage.prefill.as_secs_f64(),
@@ -164,7 +189,11 @@ fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
             "threads": info.threads,
             "kv_sim": info.kv_sim,
         },
-    })
+    });
+    if stats {
+        object["stats"] = drafting::numbers(&counted);
+    }
+    object
 }
 
 fn finish_name(finish: &Finish) -> &'static str {

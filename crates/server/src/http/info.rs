@@ -9,6 +9,7 @@ use fourspark::Thinking;
 use serde_json::{Value, json};
 
 use super::{ApiError, App, unix_seconds};
+use crate::drafting;
 
 pub(crate) async fn root(State(app): State<Arc<App>>) -> String {
     format!(
@@ -113,6 +114,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "thinking": thinking_name(options.thinking),
         },
         "features": features,
+        "drafter": drafting::props(info.draft.as_ref(), &stats),
         "stats": {
             "queued": stats.queued,
             "active": stats.active,
@@ -128,6 +130,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "prompt_tokens": stats.prompt_tokens,
             "generated_tokens": stats.generated_tokens,
             "busy_s": stats.busy.as_secs_f64(),
+            "speculation": drafting::numbers(&stats),
         },
     }))
 }

@@ -73,9 +73,12 @@ fn tokenizer() -> Tokenizer {
 }
 
 pub(crate) fn engine(target: FakeTarget, limits: Limits) -> Engine {
+    Engine::from_parts(parts(target), limits).unwrap()
+}
+
+pub(crate) fn parts(target: FakeTarget) -> EngineParts {
     let target = Box::new(target);
-    let parts = EngineParts::of(target, tokenizer(), Generation::V0731, "scripted").unwrap();
-    Engine::from_parts(parts, limits).unwrap()
+    EngineParts::of(target, tokenizer(), Generation::V0731, "scripted").unwrap()
 }
 
 /// A running server.
@@ -94,7 +97,11 @@ impl Server {
 
     pub(crate) fn with(target: FakeTarget, limits: Limits, options: ServeOptions) -> Self {
         let watch = target.watch();
-        let engine = engine(target, limits);
+        Self::over(engine(target, limits), watch, options)
+    }
+
+    /// A server over any engine.
+    pub(crate) fn over(engine: Engine, watch: Arc<Watch>, options: ServeOptions) -> Self {
         let app = App::new(engine.clone(), options);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)

@@ -7,6 +7,7 @@ use fourspark::{Answer, Finish, Outcome};
 use serde_json::{Value, json};
 
 use super::super::{ApiError, App};
+use crate::drafting;
 
 /// What all objects of one answer have in common.
 #[derive(Debug)]
@@ -124,6 +125,8 @@ impl Reply {
                 "seed": self.seed,
                 "stop_string": outcome.stop_string,
                 "malformed_tool_calls": outcome.malformed_calls,
+                "drafting": drafting::usage(&self.app.engine.stats(), usage.drafting),
+                "verify_steps": usage.verify_steps,
                 "queued_ms": usage.queued.as_secs_f64() * 1e3,
                 "prefill_ms": usage.prefill.as_secs_f64() * 1e3,
                 "decode_ms": usage.decode.as_secs_f64() * 1e3,

@@ -2,6 +2,8 @@
 //!
 //! Must not know: how a backbone keeps its rows, acceptance, widths.
 
+mod waiting;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use crate::config::TargetMatch;
 use crate::error::DraftError;
 use crate::heads::{Chain, Heads};
 use crate::weights::DraftModel;
+use waiting::Waiting;
 
 /// What happened so far. Counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,7 @@ pub struct DsparkDrafter<B> {
     /// The mask token's embedding, and whose it is.
     mask: Option<([u8; 32], Vec<f32>)>,
     texts: HashMap<SeqId, Text>,
+    waiting: Waiting,
     stats: DrafterStats,
 }
 
@@ -94,7 +98,9 @@ impl<B: Backbone> DsparkDrafter<B> {
         let tap = Tap {
             layers: layers.into(),
         };
+        let waiting = Waiting::new(model.meta.feature_width(), model.meta.stage.window);
         Ok(Self {
+            waiting,
             backbone,
             heads: Heads::new(Arc::clone(&model), pool),
             model,
@@ -133,13 +139,27 @@ impl<B: Backbone> DsparkDrafter<B> {
         &self.model
     }
 
-    /// The backbone.
+    /// Gives the backbone what a sequence's next draft reads. A draft does so itself.
+    ///
+    /// # Errors
+    /// Those of `Backbone::observe`.
+    pub fn settle(&mut self, seq: SeqId) -> Result<(), Fault> {
+        let Some(batch) = self.waiting.take(seq) else {
+            return Ok(());
+        };
+        if batch.fresh {
+            self.backbone.close(seq);
+        }
+        self.backbone.observe(seq, batch.pos, &batch.values)
+    }
+
+    /// The backbone. Rows that no draft has needed yet are not in it: see [`Self::settle`].
     #[must_use]
     pub fn backbone(&self) -> &B {
         &self.backbone
     }
 
-    /// The backbone, for saving and loading a sequence's context.
+    /// The backbone, for saving and loading a sequence's context once it is settled.
     pub fn backbone_mut(&mut self) -> &mut B {
         &mut self.backbone
     }
@@ -260,6 +280,9 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
         if asks.iter().all(|ask| ask.depth == 0) {
             return Ok(vec![Proposal::default(); asks.len()]);
         }
+        for ask in &asks {
+            self.settle(ask.seq)?;
+        }
         let block = self.embed(target, &asks)?;
         let Some(rows) = self.hidden(&asks, &block)? else {
             self.stats.late += asks.len() as u64;
@@ -297,11 +320,12 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
     }
 
     /// Tokens without features (the part of a prompt that no window reaches) break the context: the
-    /// next features start a new one. Features that skip positions are refused.
+    /// next features start a new one. Features that skip positions are refused. They wait for the next
+    /// draft; what the backbone answers then is the draft's fault.
     ///
     /// # Errors
-    /// `BadState` if tokens and features disagree, and what the backbone answers: `WrongPosition`
-    /// where rows would be skipped.
+    /// `BadState` if tokens and features disagree, `WrongPosition` where rows would be skipped,
+    /// `ContextFull`.
     fn observe(
         &mut self,
         seq: SeqId,
@@ -311,15 +335,17 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
     ) -> Result<(), Fault> {
         if features.is_empty() && !tokens.is_empty() {
             // Text only: the context starts after it.
+            self.waiting.forget(seq);
             self.backbone.close(seq);
             self.texts.entry(seq).or_default().take(pos, tokens);
             return Ok(());
         }
         let want = tokens.len() * self.model.meta.feature_width();
         if features.is_empty() {
+            self.waiting.forget(seq);
             self.backbone.truncate(seq, 0);
         } else if features.len() == want {
-            self.backbone.observe(seq, pos, features)?;
+            self.waiting.push(seq, pos, features)?;
         } else {
             return Err(Fault::BadState {
                 field: "features",
@@ -332,13 +358,18 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
     }
 
     fn truncate(&mut self, seq: SeqId, pos: Pos) {
-        self.backbone.truncate(seq, pos);
+        if self.waiting.truncate(seq, pos) {
+            self.backbone.close(seq);
+        } else {
+            self.backbone.truncate(seq, pos);
+        }
         if let Some(text) = self.texts.get_mut(&seq) {
             text.truncate(pos);
         }
     }
 
     fn close(&mut self, seq: SeqId) {
+        self.waiting.forget(seq);
         self.backbone.close(seq);
         self.texts.remove(&seq);
     }

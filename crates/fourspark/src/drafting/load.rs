@@ -1,0 +1,170 @@
+//! From choices to a drafter beside a target: loaded, checked against it, and described.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ds4_target::{CpuTarget, GgufSource};
+use dspark_draft::backbone::{LocalBackbone, Options};
+use dspark_draft::config::TargetMatch;
+use dspark_draft::drafter::DsparkDrafter;
+use dspark_draft::error::DraftError;
+use dspark_draft::suffix::{Chooser, Suffix, SuffixOptions};
+use dspark_draft::weights::DraftModel;
+use engine_core::{Drafter, Target};
+use gguf::{Gguf, OpenOptions};
+use scheduler::{Policy, Speculation};
+
+use super::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
+use crate::error::Error;
+
+/// A drafter's model beside its target.
+type Model = DsparkDrafter<LocalBackbone>;
+
+/// Makes what speculates for `target`, on its threads; `None` if nothing was asked for.
+pub(crate) fn load(
+    draft: &Draft,
+    options: &DraftOptions,
+    target: &CpuTarget,
+    sequences: usize,
+) -> Result<Option<(Speculation, DraftInfo)>, Error> {
+    let path = draft.path()?;
+    let Some(source) = source(path.is_some(), options)? else {
+        return Ok(None);
+    };
+    let model = match &path {
+        Some(path) => Some(open(path, target, sequences)?),
+        None => None,
+    };
+    let meta = model.as_ref().map(|m| m.model().meta.clone());
+    let most = target.info().verify_max.saturating_sub(1);
+    let block = meta.as_ref().map_or(most, |m| m.block);
+    let deepest = match source {
+        DraftSource::Backbone => most.min(block),
+        DraftSource::Suffix | DraftSource::Auto => most,
+    };
+    let depth = depth(options, deepest)?;
+    let confident =
+        source != DraftSource::Backbone || meta.as_ref().is_some_and(|m| m.confidence.is_some());
+    let policy = policy(options, depth, confident)?;
+    let pairing = model.as_ref().map(|m| match m.pairing() {
+        TargetMatch::Same => Pairing::Same,
+        TargetMatch::Unrecorded => Pairing::Unrecorded,
+        TargetMatch::Other { .. } => Pairing::Other,
+    });
+    if let Some(pairing) = pairing.filter(|p| *p != Pairing::Same) {
+        tracing::warn!(file = ?path, "the drafter: {pairing}");
+    }
+    let tap_window = meta.as_ref().map_or(0, |m| m.stage.window);
+    let info = DraftInfo {
+        source,
+        file: path,
+        policy: policy.clone(),
+        depth,
+        pairing,
+    };
+    let speculation = Speculation {
+        drafter: drafter(source, model, block, sequences),
+        policy,
+        depth,
+        tap_window,
+    };
+    Ok(Some((speculation, info)))
+}
+
+fn refusal(option: &'static str, expected: impl Into<String>, got: impl ToString) -> Error {
+    Error::Draft(DraftError::Option {
+        option,
+        expected: expected.into(),
+        got: got.to_string(),
+    })
+}
+
+/// Where candidates come from; `None` if drafting is off.
+fn source(model: bool, options: &DraftOptions) -> Result<Option<DraftSource>, Error> {
+    const NONE: &str = "a drafter beside it (the shipped one, a file, or source suffix)";
+    match (model, options.source) {
+        (true, Some(DraftSource::Suffix)) => Err(refusal(
+            "draft source",
+            "backbone or auto, with a drafter's model, or no model",
+            "suffix",
+        )),
+        (true, source) => Ok(Some(source.unwrap_or(DraftSource::Auto))),
+        (false, Some(DraftSource::Suffix)) => Ok(Some(DraftSource::Suffix)),
+        (false, Some(source)) => Err(refusal("draft source", NONE, source.name())),
+        (false, None) => match (&options.policy, options.depth) {
+            (Some(policy), _) => Err(refusal("draft policy", NONE, policy)),
+            (None, Some(depth)) => Err(refusal("draft depth", NONE, depth)),
+            (None, None) => Ok(None),
+        },
+    }
+}
+
+fn depth(options: &DraftOptions, deepest: usize) -> Result<usize, Error> {
+    match options.depth {
+        None => Ok(deepest),
+        Some(depth) if (1..=deepest).contains(&depth) => Ok(depth),
+        Some(depth) => Err(refusal(
+            "draft depth",
+            format!("1 to {deepest}, what drafter and target can"),
+            depth,
+        )),
+    }
+}
+
+fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Policy, Error> {
+    match options.policy.clone() {
+        None => Ok(Policy::AverageReward(Default::default())),
+        Some(Policy::Fixed(width)) if width > depth + 1 => Err(refusal(
+            "draft policy",
+            format!(
+                "fixed:N with N up to {}, a seed and {depth} candidates",
+                depth + 1
+            ),
+            format!("fixed:{width}"),
+        )),
+        Some(policy @ Policy::Threshold { .. }) if !confident => Err(refusal(
+            "draft policy",
+            "fixed:N, ewma or reward: the drafter has no confidence head",
+            policy,
+        )),
+        Some(policy) => Ok(policy),
+    }
+}
+
+fn open(path: &Path, target: &CpuTarget, sequences: usize) -> Result<Model, Error> {
+    let file = Gguf::open(path, &OpenOptions::default())?;
+    let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
+    let options = Options {
+        n_seq_max: sequences,
+        verify_max: target.info().verify_max,
+        ..Options::default()
+    };
+    let pool = target.pool();
+    let backbone = LocalBackbone::new(Arc::clone(&model), Arc::clone(pool), options)?;
+    Ok(DsparkDrafter::new(
+        model,
+        backbone,
+        target.info(),
+        Arc::clone(pool),
+    )?)
+}
+
+fn drafter(
+    source: DraftSource,
+    model: Option<Model>,
+    block: usize,
+    sequences: usize,
+) -> Box<dyn Drafter + Send> {
+    let suffix = || {
+        let defaults = SuffixOptions::default();
+        Suffix::new(SuffixOptions {
+            texts_max: defaults.texts_max.max(sequences),
+            ..defaults
+        })
+    };
+    match (model, source) {
+        (Some(model), DraftSource::Auto) => Box::new(Chooser::new(model, block as u32, suffix())),
+        (Some(model), _) => Box::new(model),
+        (None, _) => Box::new(suffix()),
+    }
+}
