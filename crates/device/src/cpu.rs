@@ -30,10 +30,16 @@ pub(crate) fn facts(name: String, memory: u64, processors: u32) -> Facts {
     }
 }
 
-/// The CPU's runtime. `memory` bytes may be allocated in all.
+/// The CPU's driver. `memory` bytes may be allocated in all.
 #[must_use]
-pub fn runtime(memory: u64) -> Runtime<Cpu> {
+pub fn driver(memory: u64) -> Cpu {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let facts = facts(std::env::consts::ARCH.into(), memory, threads as u32);
-    Runtime::new(Cpu::new(facts, 1, memory, None))
+    Cpu::new(facts, 1, memory, None)
+}
+
+/// The CPU's runtime.
+#[must_use]
+pub fn runtime(memory: u64) -> Runtime<Cpu> {
+    Runtime::new(driver(memory))
 }

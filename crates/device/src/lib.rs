@@ -18,7 +18,7 @@
 
 mod buffer;
 //STUB pub mod cache;
-//STUB pub mod conformance;
+pub mod conformance;
 pub mod cpu;
 //STUB pub mod cuda;
 mod device;

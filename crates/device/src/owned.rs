@@ -235,8 +235,8 @@ pub(crate) struct Recorded<R: Driver> {
     pub(crate) device: Arc<Inner<R>>,
     pub(crate) raw: Raw,
     pub(crate) operations: usize,
-    /// Dropped after the graph itself: see `drop`.
-    pub(crate) held: Vec<Held>,
+    /// Dropped after the graph itself.
+    pub(crate) _held: Vec<Held>,
 }
 
 impl<R: Driver> Drop for Recorded<R> {

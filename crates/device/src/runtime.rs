@@ -36,6 +36,15 @@ impl<R: Driver> Runtime<R> {
         }
     }
 
+    /// The same driver as another runtime: handles of the two do not mix.
+    #[must_use]
+    pub fn twin(&self) -> Self {
+        Self {
+            driver: Arc::clone(&self.driver),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     /// Which one.
     #[must_use]
     pub fn kind(&self) -> Kind {

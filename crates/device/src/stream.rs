@@ -160,10 +160,6 @@ impl<R: Driver> Stream<R> {
         self.0.device.id
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner<R>> {
-        &self.0.device
-    }
-
     /// Marks the point reached now.
     ///
     /// # Errors
@@ -297,7 +293,7 @@ impl<R: Driver> Stream<R> {
             device: Arc::clone(&self.0.device),
             raw,
             operations,
-            held,
+            _held: held,
         });
         worked?;
         graph.map(|g| Graph(Arc::new(g)))

@@ -92,10 +92,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(capacity: u64, chaos: Option<Chaos>) -> Self {
-        let memory = Memory {
-            keep_freed: chaos.is_some(),
-            ..Memory::default()
-        };
+        let mut memory = Memory::default();
+        memory.keep_freed = chaos.is_some();
         Self {
             memory,
             capacity,
