@@ -12,7 +12,7 @@ use crate::watch::Watched;
 pub type Fake = Host<Seeded>;
 
 /// How the fake device behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Decides the order of independent streams, and delays.
     pub seed: u64,
@@ -24,6 +24,8 @@ pub struct Settings {
     pub devices: u32,
     /// A fault on purpose.
     pub defect: Option<Defect>,
+    /// Name and version of a stand-in for a compiler.
+    pub compiler: Option<String>,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             memory: 64 << 20,
             devices: 1,
             defect: None,
+            compiler: None,
         }
     }
 }
@@ -48,6 +51,7 @@ pub fn driver(settings: &Settings) -> Fake {
     };
     let facts = facts("fake".into(), settings.memory, 1);
     Fake::new(facts, settings.devices, settings.memory, Some(chaos))
+        .with_compiler(settings.compiler.clone())
 }
 
 /// A runtime of the fake device whose calls are counted and can be made to fail

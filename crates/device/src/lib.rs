@@ -17,17 +17,17 @@
 //! Must not know: kernel names, quant formats, shapes of models, switches.
 
 mod buffer;
-//STUB pub mod cache;
+pub mod cache;
 pub mod conformance;
 pub mod cpu;
-//STUB pub mod cuda;
+pub mod cuda;
 mod device;
 pub mod driver;
 mod event;
 pub mod fake;
 mod fault;
 mod graph;
-//STUB pub mod hip;
+pub mod hip;
 mod host;
 mod image;
 //STUB pub mod known_bad;

@@ -232,6 +232,10 @@ impl<R: Driver> Stream<R> {
             _ => Way::Within,
         };
         let (source, destination, bytes) = (from.address(), to.address(), from.len());
+        if bytes == 0 {
+            // Runtimes differ in whether that is an error.
+            return self.0.device.enter().map(drop);
+        }
         self.0.submit([held(from), held(to)], |driver, d, stream| {
             // SAFETY: both ranges lie in live allocations of this device, which the stream holds.
             unsafe { driver.copy(d, stream, way, destination, source, bytes) }
@@ -245,6 +249,9 @@ impl<R: Driver> Stream<R> {
     pub fn fill(&self, to: &View<R>, byte: u8) -> Result<(), Fault> {
         self.ours(to)?;
         let (address, bytes) = (to.address(), to.len());
+        if bytes == 0 {
+            return self.0.device.enter().map(drop);
+        }
         self.0.submit([held(to)], |driver, d, stream| {
             // SAFETY: the range lies in a live allocation of this device, which the stream holds.
             unsafe { driver.fill(d, stream, address, byte, bytes) }

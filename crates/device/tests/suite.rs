@@ -83,7 +83,10 @@ fn a_wrong_device_is_caught() {
         let runtime = fake::runtime(&settings);
         let report = conformance::run(&runtime, 0, none).unwrap();
         let failed = report.failed();
-        assert!(failed.contains(&check), "{defect:?}: only {failed:?} object");
+        assert!(
+            failed.contains(&check),
+            "{defect:?}: only {failed:?} object"
+        );
     }
 }
 
@@ -94,5 +97,9 @@ fn memory_that_is_never_given_back_is_caught() {
         ..Settings::default()
     };
     let report = conformance::run(&fake::runtime(&settings), 0, none).unwrap();
-    assert!(report.failed().contains(&"exhaustion"), "{:?}", report.failed());
+    assert!(
+        report.failed().contains(&"exhaustion"),
+        "{:?}",
+        report.failed()
+    );
 }

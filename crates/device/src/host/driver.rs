@@ -50,11 +50,19 @@ impl<M: Mode> Driver for Host<M> {
     }
 
     fn compiler(&self) -> Result<String, String> {
-        Err("images of the host are functions of this process".into())
+        let none = "images of the host are functions of this process";
+        self.compiler.clone().ok_or_else(|| none.into())
     }
 
-    fn compile(&self, _source: &Source<'_>) -> Result<Code, String> {
-        Err("images of the host are functions of this process".into())
+    fn compile(&self, source: &Source<'_>) -> Result<Code, String> {
+        self.compiler()?;
+        match source.text.lines().find(|line| line.starts_with("#error")) {
+            Some(line) => Err(format!("{}: {line}", source.name)),
+            None => {
+                let text = format!("{} {:?} {}", source.arch, source.options, source.text);
+                Ok(Code::Ptx(text.into_bytes()))
+            }
+        }
     }
 
     fn open(&self, ordinal: u32) -> DriverResult<Raw> {

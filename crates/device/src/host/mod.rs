@@ -56,6 +56,8 @@ pub struct Host<M: Mode> {
     worker: Option<JoinHandle<()>>,
     facts: Facts,
     devices: u32,
+    /// A stand-in for a compiler, by name and version.
+    compiler: Option<String>,
     mode: PhantomData<M>,
 }
 
@@ -91,8 +93,16 @@ impl<M: Mode> Host<M> {
             worker,
             facts,
             devices,
+            compiler: None,
             mode: PhantomData,
         }
+    }
+
+    /// Gives the device a stand-in for a compiler: it copies what it was given into an image that no
+    /// device runs, and refuses sources with an `#error`.
+    pub(crate) fn with_compiler(mut self, name: Option<String>) -> Self {
+        self.compiler = name;
+        self
     }
 
     /// What was done wrong so far: use after free, frees of memory in use. Empty if all is well.
