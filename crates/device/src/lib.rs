@@ -30,14 +30,14 @@ mod graph;
 pub mod hip;
 mod host;
 mod image;
-//STUB pub mod known_bad;
+pub mod known_bad;
 mod launch;
 mod owned;
 mod quiesced;
 mod runtime;
 mod staging;
 mod stream;
-//STUB pub mod survey;
+pub mod survey;
 pub mod watch;
 
 pub use buffer::{Buffer, View};

@@ -5,7 +5,7 @@ use device::conformance::{self, Report};
 use device::driver::Driver;
 use device::fake::{Defect, Fake, Settings};
 use device::watch::Watched;
-use device::{Runtime, cpu, fake};
+use device::{Runtime, cpu, cuda, fake, hip};
 
 fn assert_passed(report: &Report, skips: &[&str]) {
     assert_eq!(report.failed(), [] as [&str; 0], "{:#?}", report.checks);
@@ -102,4 +102,24 @@ fn memory_that_is_never_given_back_is_caught() {
         "{:?}",
         report.failed()
     );
+}
+
+#[test]
+fn cuda_conforms() {
+    let driver = cuda::driver(&cuda::Settings::default());
+    let absent = driver.as_ref().err().map(ToString::to_string);
+    testkit::require!(driver.is_ok(), "no CUDA: {}", absent.unwrap_or_default());
+    let runtime = Runtime::new(Watched::new(driver.unwrap()));
+    let report = conformance::run(&runtime, 0, none).unwrap();
+    assert_eq!(report.failed(), [] as [&str; 0], "{:#?}", report.checks);
+}
+
+#[test]
+fn hip_conforms() {
+    let driver = hip::driver(&hip::Settings::default());
+    let absent = driver.as_ref().err().map(ToString::to_string);
+    testkit::require!(driver.is_ok(), "no HIP: {}", absent.unwrap_or_default());
+    let runtime = Runtime::new(Watched::new(driver.unwrap()));
+    let report = conformance::run(&runtime, 0, none).unwrap();
+    assert_eq!(report.failed(), [] as [&str; 0], "{:#?}", report.checks);
 }

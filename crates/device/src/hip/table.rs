@@ -23,6 +23,7 @@ macro_rules! table {
 
         impl $table {
             /// All functions, or the names that are missing.
+            #[allow(non_snake_case)] // the vendor's names
             pub(super) fn load(library: &Library, what: &str, file: &str) -> Result<Self, Absent> {
                 let mut missing = Vec::new();
                 $(
