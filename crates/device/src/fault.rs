@@ -34,6 +34,17 @@ pub struct Absent {
     pub reason: String,
 }
 
+/// An error with the errors behind it: a loader's own words are in the second.
+pub(crate) fn words(error: &dyn std::error::Error) -> String {
+    let mut all = error.to_string();
+    let mut behind = error.source();
+    while let Some(error) = behind {
+        all = format!("{all}: {error}");
+        behind = error.source();
+    }
+    all
+}
+
 /// What went wrong on a device. Names the device, the call or the size, and both values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

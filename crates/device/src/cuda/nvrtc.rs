@@ -8,6 +8,7 @@ use cudarc::nvrtc::sys;
 use libloading::Library;
 
 use crate::driver::{Code, Source};
+use crate::fault::words;
 
 /// What is called here.
 const SYMBOLS: [&str; 8] = [
@@ -53,7 +54,7 @@ pub(super) fn probe(path: Option<&Path>) -> Result<Nvrtc, String> {
     if let Some(path) = path {
         // SAFETY: runs the library's initialisers; it is NVRTC by the caller's word.
         let library = unsafe { Library::new(path) };
-        let library = library.map_err(|e| format!("{}: {e}", path.display()))?;
+        let library = library.map_err(|e| format!("{}: {}", path.display(), words(&e)))?;
         // Stays for the life of the process: the search below then finds it by its own name.
         std::mem::forget(library);
     }
@@ -66,7 +67,7 @@ pub(super) fn probe(path: Option<&Path>) -> Result<Nvrtc, String> {
     for name in SYMBOLS {
         // SAFETY: the address is only compared with null; nothing is called.
         let found = unsafe { library.get::<*const ()>(name.as_bytes()) };
-        found.map_err(|e| format!("libnvrtc has no {name}: {e}"))?;
+        found.map_err(|e| format!("libnvrtc has no {name}: {}", words(&e)))?;
     }
     let (mut major, mut minor) = (0, 0);
     rtc!(nvrtcVersion(&raw mut major, &raw mut minor))?;

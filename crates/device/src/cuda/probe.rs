@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys;
 
-use crate::fault::Absent;
+use crate::fault::{Absent, words};
 
 /// What `calls` calls. From driver 11.4 on all of them exist (`cuGraphInstantiateWithFlags` is the
 /// newest; CUDA driver API, "Graph Management").
@@ -80,7 +80,7 @@ pub(super) fn elapsed() -> Result<Elapsed, Absent> {
     let found = unsafe { library.get::<Elapsed>(b"cuEventElapsedTime") };
     found.map(|f| *f).map_err(|e| Absent {
         what: "CUDA driver".into(),
-        reason: e.to_string(),
+        reason: words(&e),
     })
 }
 
@@ -128,7 +128,7 @@ mod tests {
                     let end = rest.find(['(', ')', ',', ';']).unwrap();
                     rest[..end].to_string()
                 })
-                .filter(|name| name.starts_with("cu"))
+                .filter(|name| name.starts_with("cu") && name.as_bytes()[2].is_ascii_uppercase())
                 .collect()
         };
         let mut calls = called("cu!(");

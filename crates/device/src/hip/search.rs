@@ -4,13 +4,13 @@ use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::fault::Absent;
+use crate::fault::{Absent, words};
 
 /// Opens one file or name. Nothing is resolved for other libraries (RTLD_LOCAL), and everything at
 /// once, so that a broken one is noticed here.
 fn open(name: &Path) -> Result<Library, String> {
     // SAFETY: runs the library's initialisers; it is the vendor's by name or by the caller's word.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| e.to_string())
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| words(&e))
 }
 
 /// The library at `path`, or the first of `names` that opens.

@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
         Command::Convert(args) => make::convert(&args),
         Command::Quantize(args) => make::quantize(&args),
         Command::Eval(command) => eval::eval(&command),
-        Command::Doctor => doctor::doctor(),
+        Command::Doctor(args) => doctor::doctor(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
