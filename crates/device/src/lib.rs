@@ -14,6 +14,15 @@
 //! A stream owns what it still uses until an event says it is done: freeing early cannot be
 //! written. Settings are arguments: nothing here reads the environment.
 //!
+//! Buffers of two runtimes are of two types:
+//!
+//! ```compile_fail
+//! # use device::{Buffer, Stream, View, cpu::Cpu, cuda::Cuda};
+//! fn mixed(stream: &Stream<Cuda>, host: &View<Cpu>, card: &View<Cuda>) {
+//!     stream.copy(host, card).unwrap();
+//! }
+//! ```
+//!
 //! Must not know: kernel names, quant formats, shapes of models, switches.
 
 mod buffer;

@@ -62,7 +62,7 @@ fn release_one<R: Driver>(device: &Inner<R>, what: Leftover) -> DriverResult<()>
 
 /// Closes the device.
 pub(crate) fn close<R: Driver>(device: &Inner<R>) -> DriverResult<()> {
-    // SAFETY: called once, when the last owner of anything on the device is gone.
+    // SAFETY: called when the last owner of anything on the device is gone, and again only if it failed.
     unsafe { device.driver.close(device.handle) }
 }
 

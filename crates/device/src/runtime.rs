@@ -91,7 +91,7 @@ impl<R: Driver> Runtime<R> {
     }
 
     fn exists(&self, ordinal: u32) -> Result<(), Fault> {
-        let count = self.count()?;
+        let count = self.driver.count().map_err(|e| self.fault(ordinal, e))?;
         if ordinal < count {
             return Ok(());
         }
@@ -102,7 +102,7 @@ impl<R: Driver> Runtime<R> {
         })
     }
 
-    fn id(&self, ordinal: u32) -> DeviceId {
+    pub(crate) fn id(&self, ordinal: u32) -> DeviceId {
         DeviceId {
             kind: self.kind(),
             ordinal,

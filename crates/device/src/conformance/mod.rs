@@ -194,6 +194,24 @@ pub fn run<D: Driver>(
     ordinal: u32,
     health: fn(&D) -> Vec<String>,
 ) -> Result<Report, Fault> {
+    // A real driver makes and ends a context with the first and the last opening: held here, so that
+    // the checks, which open the device many times, do not pay for it each time.
+    let inner = runtime.driver().inner();
+    let held = inner
+        .open(ordinal)
+        .map_err(|e| Fault::of(runtime.id(ordinal), e))?;
+    let report = checked(runtime, ordinal, health);
+    // SAFETY: opened above, and every check has dropped its own.
+    let closed = unsafe { inner.close(held) };
+    closed.map_err(|e| Fault::of(runtime.id(ordinal), e))?;
+    report
+}
+
+fn checked<D: Driver>(
+    runtime: &Runtime<Watched<D>>,
+    ordinal: u32,
+    health: fn(&D) -> Vec<String>,
+) -> Result<Report, Fault> {
     let bench = Bench::new(runtime, ordinal)?;
     let mut rows = Vec::new();
     for (check, asserts, body) in checks() {
