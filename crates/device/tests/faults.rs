@@ -1,5 +1,7 @@
 //! Faults, one at a time: kernels that fail, releases that fail, waits that are too long.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 

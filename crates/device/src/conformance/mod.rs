@@ -100,8 +100,8 @@ pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
 /// A check: name, what it asserts, how.
 type Check<D> = (&'static str, &'static str, fn(&Bench<D>) -> Checked);
 
-fn checks<D: Driver>() -> Vec<Check<D>> {
-    vec![
+fn work<D: Driver>() -> [Check<D>; 8] {
+    [
         (
             "copies",
             "bytes of 0 to 1 MiB at odd offsets go up, across and down unchanged; fills reach their range only",
@@ -142,6 +142,11 @@ fn checks<D: Driver>() -> Vec<Check<D>> {
             "timed events give a finite time that is not negative; others refuse",
             graphs::clock,
         ),
+    ]
+}
+
+fn refusals<D: Driver>() -> [Check<D>; 8] {
+    [
         (
             "quiesce",
             "held still, a device refuses work; buffers are freed only after the graphs that hold them",
@@ -214,7 +219,7 @@ fn checked<D: Driver>(
 ) -> Result<Report, Fault> {
     let bench = Bench::new(runtime, ordinal)?;
     let mut rows = Vec::new();
-    for (check, asserts, body) in checks() {
+    for (check, asserts, body) in work().into_iter().chain(refusals()) {
         let outcome = match body(&bench) {
             Ok(()) => match health(runtime.driver().inner()).as_slice() {
                 [] => Outcome::Passed,
