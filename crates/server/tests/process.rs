@@ -380,7 +380,10 @@ fn doctor_speaks_json_and_takes_paths_at_their_word() {
     assert_eq!(said["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(said["runtimes"][0]["kind"], "cuda");
     let hip = &said["runtimes"][1];
-    assert_eq!((&hip["kind"], &hip["devices"]), (&"hip".into(), &Value::Array(vec![])));
+    assert_eq!(
+        (&hip["kind"], &hip["devices"]),
+        (&"hip".into(), &Value::Array(vec![]))
+    );
     let reason = hip["absent"]["reason"].as_str().unwrap();
     assert!(reason.contains("/nowhere/libamdhip64.so"), "{reason}");
     assert!(said["off"]["cuda"].is_string() && said["known_bad_list"][0]["source"].is_string());

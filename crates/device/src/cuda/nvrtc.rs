@@ -124,3 +124,40 @@ fn log(program: &Program) -> String {
     let text = String::from_utf8_lossy(&text);
     text.trim_end_matches(['\0', '\n']).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_becomes_machine_code() {
+        let found = probe(None);
+        let why = found.as_ref().err().cloned().unwrap_or_default();
+        let nvrtc = testkit::require_some!(found.ok(), "no NVRTC: {why}");
+        assert!(nvrtc.version().starts_with("NVRTC "));
+        let source = |text| Source {
+            name: "f",
+            text,
+            options: &["--std=c++17", "-fmad=false"],
+            arch: "sm_90",
+        };
+        let good = "extern \"C\" __global__ void f(int* y) { y[threadIdx.x] = 1; }";
+        let Ok(Code::Cubin(cubin)) = compile(&source(good)) else {
+            panic!("not compiled");
+        };
+        assert!(cubin.starts_with(b"\x7fELF"));
+        let Ok(Code::Cubin(again)) = compile(&source(good)) else {
+            panic!("not compiled");
+        };
+        assert!(again == cubin, "the same source gives the same image");
+        let broken = "extern \"C\" __global__ void f(int* y) { y[0] = no_such_name; }";
+        let log = compile(&source(broken)).unwrap_err();
+        assert!(log.contains("no_such_name"), "{log}");
+    }
+
+    #[test]
+    fn a_given_file_is_authoritative() {
+        let reason = probe(Some(Path::new("/nowhere/libnvrtc.so"))).unwrap_err();
+        assert!(reason.contains("/nowhere/libnvrtc.so"), "{reason}");
+    }
+}

@@ -124,3 +124,44 @@ impl Rtc {
         text.trim_end_matches(['\0', '\n']).to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "extern \"C\" __global__ void f(int* y) { y[threadIdx.x] = 1; }";
+
+    fn source<'a>(text: &'a str, arch: &'a str) -> Source<'a> {
+        Source {
+            name: "f",
+            text,
+            options: &["-O3"],
+            arch,
+        }
+    }
+
+    #[test]
+    fn a_source_becomes_a_code_object() {
+        let found = search::find("HIP runtime", None, &["libamdhip64.so", "libamdhip64.so.5"]);
+        let (hip, file) = testkit::require_some!(found.ok(), "no HIP runtime to hold hipRTC");
+        let rtc = Rtc::find(None, &hip, &file).unwrap();
+        assert!(rtc.version().starts_with("hipRTC "), "{}", rtc.version());
+        // gfx1030: also old releases know it. Some end the process at architectures they do not know.
+        let Ok(Code::Hsaco(code)) = rtc.compile(&source(SOURCE, "gfx1030")) else {
+            panic!("not compiled");
+        };
+        assert!(code.starts_with(b"\x7fELF") || code.starts_with(b"__CLANG_OFFLOAD"));
+        let broken = "extern \"C\" __global__ void f(int* y) { y[0] = no_such_name; }";
+        let log = rtc.compile(&source(broken, "gfx1030")).unwrap_err();
+        assert!(log.contains("no_such_name"), "{log}");
+    }
+
+    #[test]
+    fn a_given_file_is_authoritative() {
+        let (libc, file) = search::find("C", None, &["libc.so.6"]).unwrap();
+        let wrong = Rtc::find(Some(Path::new("/nowhere/libhiprtc.so")), &libc, &file);
+        assert!(wrong.unwrap_err().reason.contains("/nowhere/libhiprtc.so"));
+        let without = Rtc::find(Some(Path::new("libc.so.6")), &libc, &file).unwrap_err();
+        assert!(without.reason.contains("has no hiprtcVersion"), "{without}");
+    }
+}

@@ -96,12 +96,7 @@ fn runtime_lines(text: &mut String, seen: &Seen) -> std::fmt::Result {
     for version in &seen.versions {
         let none = "unknown".to_owned();
         let shown = version.value.as_ref().or(version.reason.as_ref());
-        writeln!(
-            text,
-            "{kind} {}: {}",
-            version.name,
-            shown.unwrap_or(&none)
-        )?;
+        writeln!(text, "{kind} {}: {}", version.name, shown.unwrap_or(&none))?;
     }
     for found in &seen.devices {
         device_lines(text, found)?;
@@ -119,7 +114,11 @@ fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
         integrated,
         ..
     } = &found.facts;
-    let shared = if *integrated { ", shared with the host" } else { "" };
+    let shared = if *integrated {
+        ", shared with the host"
+    } else {
+        ""
+    };
     writeln!(
         text,
         "{}: {name}, {arch}, {memory} bytes of memory{shared}, {processors} processors of {lanes} lanes",
