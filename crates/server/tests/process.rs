@@ -365,6 +365,28 @@ fn doctor_says_what_is_here() {
     for part in ["threads", "cuda: off: ", "hip: off: ", "shipped model: "] {
         assert!(said.contains(part), "{said}");
     }
+    // Found or not, each vendor has a line that says which.
+    for (vendor, found) in [("cuda", "cuda:0: "), ("hip", "hip:0: ")] {
+        let absent = said.contains(&format!("{vendor} not found: "));
+        assert_ne!(absent, said.contains(found), "{said}");
+    }
+}
+
+#[test]
+fn doctor_speaks_json_and_takes_paths_at_their_word() {
+    let output = run(&["doctor", "--json", "--hip", "/nowhere/libamdhip64.so"]);
+    assert!(output.status.success());
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(said["runtimes"][0]["kind"], "cuda");
+    let hip = &said["runtimes"][1];
+    assert_eq!(
+        (&hip["kind"], &hip["devices"]),
+        (&"hip".into(), &Value::Array(vec![]))
+    );
+    let reason = hip["absent"]["reason"].as_str().unwrap();
+    assert!(reason.contains("/nowhere/libamdhip64.so"), "{reason}");
+    assert!(said["off"]["cuda"].is_string() && said["known_bad_list"][0]["source"].is_string());
 }
 
 /// A server process on a port of the system's choice.

@@ -9,6 +9,48 @@ pub(crate) const LONG_FILES: &[Allowed] = &[];
 /// Where unsafe code may stand. Every block there has its `// SAFETY:` argument (clippy sees to it).
 pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
     (
+        "crates/device/src/driver.rs",
+        "the seam: calls on handles, whose promises the types above keep",
+    ),
+    (
+        "crates/device/src/owned.rs",
+        "handles with an owner, released once",
+    ),
+    (
+        "crates/device/src/stream.rs",
+        "calls on memory that the stream holds",
+    ),
+    (
+        "crates/device/src/staging.rs",
+        "host bytes of a slot that no copy uses",
+    ),
+    (
+        "crates/device/src/quiesced.rs",
+        "host bytes of memory on an idle device",
+    ),
+    (
+        "crates/device/src/image.rs",
+        "a kernel's signature is its maker's promise",
+    ),
+    ("crates/device/src/watch.rs", "forwards the seam's calls"),
+    ("crates/device/src/host/", "operations on host memory"),
+    (
+        "crates/device/src/cuda/",
+        "calls into the CUDA driver and NVRTC",
+    ),
+    (
+        "crates/device/src/hip/",
+        "calls into the HIP runtime and hipRTC",
+    ),
+    (
+        "crates/device/src/conformance/",
+        "the suite's own kernels and their signatures",
+    ),
+    (
+        "crates/device/tests/faults.rs",
+        "kernels of the tests, and misuse of the seam on purpose",
+    ),
+    (
         "crates/ds4-target/src/pool.rs",
         "threads that borrow the caller's data",
     ),

@@ -175,7 +175,7 @@ const LAYERS: &[Layer] = &[
 
 /// Outside crates that one layer owns: everyone else meets them through it.
 const OWNED: &[(&str, &[&str])] = &[
-    // ds4-kernels opens it itself, to run its case lists, as long as there is no `device`.
+    // ds4-kernels still opens it itself, to run its case lists; they move to `device`.
     ("cudarc", &["device", "ds4-kernels"]),
     ("hip-runtime-sys", &["device"]),
     ("axum", &["server"]),

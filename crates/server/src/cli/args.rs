@@ -37,7 +37,24 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Eval(EvalCommand),
     /// Show what this machine offers.
-    Doctor,
+    Doctor(DoctorArgs),
+}
+
+/// What `doctor` is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// File of NVRTC, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nvrtc: Option<PathBuf>,
+    /// File of the HIP runtime, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hip: Option<PathBuf>,
+    /// File of hipRTC, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hiprtc: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]

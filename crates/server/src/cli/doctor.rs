@@ -3,7 +3,11 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use device::Facts;
+use device::survey::{self, Found, Seen, Settings};
+use serde_json::{Map, Value, json};
 
+use super::args::DoctorArgs;
 use super::out;
 
 /// Vector extensions worth knowing about, and whether the row kernels use them.
@@ -34,25 +38,123 @@ fn cpu_features() -> Vec<(&'static str, bool)> {
     }
 }
 
-pub(crate) fn doctor() -> Result<()> {
-    let mut text = String::new();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    writeln!(text, "fourspark {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(
-        text,
-        "system: {} {}, {threads} threads",
-        std::env::consts::OS,
-        std::env::consts::ARCH
-    )?;
-    for (name, present) in cpu_features() {
-        let state = if present { "yes" } else { "no" };
-        writeln!(text, "cpu {name}: {state}")?;
+/// Why the engine does not use a vendor's devices, found or not.
+const OFF: [(&str, &str); 2] = [
+    ("cuda", "this build has no CUDA kernels"),
+    ("hip", "this build has no HIP kernels"),
+];
+
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
+    let settings = Settings {
+        cuda: device::cuda::Settings {
+            nvrtc: args.nvrtc.clone(),
+        },
+        hip: device::hip::Settings {
+            hip: args.hip.clone(),
+            hiprtc: args.hiprtc.clone(),
+        },
+    };
+    let seen = survey::survey(&settings);
+    if args.json {
+        return out::write(&format!("{:#}\n", as_json(&seen)));
     }
-    writeln!(text, "cuda: off: this build has no CUDA kernels")?;
-    writeln!(text, "hip: off: this build has no HIP kernels")?;
+    let mut text = String::new();
+    machine(&mut text)?;
+    for runtime in &seen {
+        runtime_lines(&mut text, runtime)?;
+    }
     match fourspark::shipped_model() {
         Some(path) => writeln!(text, "shipped model: {}", path.display())?,
         None => writeln!(text, "shipped model: not found")?,
     }
     out::write(&text)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn machine(text: &mut String) -> std::fmt::Result {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    writeln!(text, "fourspark {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(text, "system: {os} {arch}, {} threads", threads())?;
+    for (name, present) in cpu_features() {
+        let state = if present { "yes" } else { "no" };
+        writeln!(text, "cpu {name}: {state}")?;
+    }
+    Ok(())
+}
+
+fn runtime_lines(text: &mut String, seen: &Seen) -> std::fmt::Result {
+    let kind = seen.kind;
+    if let Some((_, why)) = OFF.iter().find(|(name, _)| *name == kind.to_string()) {
+        writeln!(text, "{kind}: off: {why}")?;
+    }
+    if let Some(absent) = &seen.absent {
+        writeln!(text, "{kind} not found: {absent}")?;
+    }
+    for version in &seen.versions {
+        let none = "unknown".to_owned();
+        let shown = version.value.as_ref().or(version.reason.as_ref());
+        writeln!(text, "{kind} {}: {}", version.name, shown.unwrap_or(&none))?;
+    }
+    for found in &seen.devices {
+        device_lines(text, found)?;
+    }
+    Ok(())
+}
+
+fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
+    let Facts {
+        name,
+        arch,
+        memory,
+        processors,
+        lanes,
+        integrated,
+        ..
+    } = &found.facts;
+    let shared = if *integrated {
+        ", shared with the host"
+    } else {
+        ""
+    };
+    writeln!(
+        text,
+        "{}: {name}, {arch}, {memory} bytes of memory{shared}, {processors} processors of {lanes} lanes",
+        found.id
+    )?;
+    if let Some(why) = &found.unfit {
+        writeln!(text, "{}: cannot be used: {why}", found.id)?;
+    }
+    for bad in &found.known_bad {
+        writeln!(
+            text,
+            "{}: known fault {}: {} ({})",
+            found.id, bad.id, bad.what, bad.source
+        )?;
+    }
+    Ok(())
+}
+
+fn as_json(seen: &[Seen]) -> Value {
+    let features: Map<String, Value> = cpu_features()
+        .into_iter()
+        .map(|(name, present)| (name.to_owned(), present.into()))
+        .collect();
+    let off: Map<String, Value> = OFF
+        .iter()
+        .map(|(name, why)| ((*name).to_owned(), (*why).into()))
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "os": std::env::consts::OS,
+        "arch": std::env::consts::ARCH,
+        "threads": threads(),
+        "cpu": features,
+        "runtimes": seen,
+        "off": off,
+        "known_bad_list": device::known_bad::LIST,
+        "shipped_model": fourspark::shipped_model(),
+    })
 }

@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
         Command::Quantize(args) => make::quantize(&args),
         Command::Mark(args) => make::mark(&args),
         Command::Eval(command) => eval::eval(&command),
-        Command::Doctor => doctor::doctor(),
+        Command::Doctor(args) => doctor::doctor(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,38 @@
+//! CUDA: the driver's library and NVRTC, found at run time through `cudarc`.
+//!
+//! `cudarc` panics at a missing library or symbol, so every name this module calls is asked for first;
+//! what is missing is an [`Absent`]. All calls are in `calls`; NVRTC's in `nvrtc`.
+
+mod calls;
+mod nvrtc;
+mod probe;
+
+use std::path::PathBuf;
+
+use crate::fault::Absent;
+use crate::runtime::Runtime;
+pub use calls::Cuda;
+
+/// Where to look.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// NVRTC's file. If given and wrong, there is no compiler; otherwise the system's search decides.
+    pub nvrtc: Option<PathBuf>,
+}
+
+/// The driver, if it is here and has a device.
+///
+/// # Errors
+/// What is missing, and why.
+pub fn driver(settings: &Settings) -> Result<Cuda, Absent> {
+    probe::driver()?;
+    Cuda::start(nvrtc::probe(settings.nvrtc.as_deref()))
+}
+
+/// The runtime, if it is here and has a device.
+///
+/// # Errors
+/// What is missing, and why.
+pub fn runtime(settings: &Settings) -> Result<Runtime<Cuda>, Absent> {
+    driver(settings).map(Runtime::new)
+}

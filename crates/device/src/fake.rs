@@ -1,0 +1,62 @@
+//! A hostile device for tests: HIP's rules on host memory. Nothing runs before somebody waits or asks;
+//! independent streams run in an order drawn from a seed, operations are held back, freed memory
+//! stays poisoned and a later use is reported. The same seed gives the same run.
+
+use crate::cpu::facts;
+pub use crate::host::Defect;
+use crate::host::{Chaos, Host, Seeded};
+use crate::runtime::Runtime;
+use crate::watch::Watched;
+
+/// The driver of the fake device, without a watch.
+pub type Fake = Host<Seeded>;
+
+/// How the fake device behaves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Decides the order of independent streams, and delays.
+    pub seed: u64,
+    /// Most steps an operation is held back.
+    pub delay: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Devices.
+    pub devices: u32,
+    /// A fault on purpose.
+    pub defect: Option<Defect>,
+    /// Name and version of a stand-in for a compiler.
+    pub compiler: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            delay: 3,
+            memory: 64 << 20,
+            devices: 1,
+            defect: None,
+            compiler: None,
+        }
+    }
+}
+
+/// The bare driver.
+#[must_use]
+pub fn driver(settings: &Settings) -> Fake {
+    let chaos = Chaos {
+        seed: settings.seed,
+        delay: settings.delay,
+        defect: settings.defect,
+    };
+    let facts = facts("fake".into(), settings.memory, 1);
+    Fake::new(facts, settings.devices, settings.memory, Some(chaos))
+        .with_compiler(settings.compiler.clone())
+}
+
+/// A runtime of the fake device whose calls are counted and can be made to fail
+/// (`runtime.driver().fail(...)`).
+#[must_use]
+pub fn runtime(settings: &Settings) -> Runtime<Watched<Fake>> {
+    Runtime::new(Watched::new(driver(settings)))
+}

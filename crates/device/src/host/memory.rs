@@ -1,0 +1,88 @@
+//! Blocks of host memory by address.
+
+use std::collections::BTreeMap;
+
+use crate::driver::{Place, Raw};
+
+/// Alignment of every block, as the drivers give it.
+const ALIGN: usize = 256;
+/// What fresh and freed memory holds: f32 NaN, int -1.
+const POISON: u8 = 0xff;
+
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Owns the memory; touched only through addresses while the block is in the table.
+    _bytes: Vec<u8>,
+    pub(super) len: u64,
+    pub(super) place: Place,
+    pub(super) live: bool,
+}
+
+/// All blocks, freed ones too if they are kept to catch later uses.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    blocks: BTreeMap<Raw, Block>,
+    pub(super) used: u64,
+    pub(super) keep_freed: bool,
+}
+
+impl Memory {
+    /// A poisoned block; `None` if the host has no memory either.
+    pub(super) fn alloc(&mut self, place: Place, len: u64) -> Option<Raw> {
+        let wanted = usize::try_from(len).ok()?.checked_add(ALIGN)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(wanted).ok()?;
+        bytes.resize(wanted, POISON);
+        let address = bytes.as_mut_ptr().expose_provenance();
+        let address = address.next_multiple_of(ALIGN) as Raw;
+        let block = Block {
+            _bytes: bytes,
+            len,
+            place,
+            live: true,
+        };
+        self.blocks.insert(address, block);
+        self.used += len;
+        Some(address)
+    }
+
+    /// Whether there was such a block.
+    pub(super) fn free(&mut self, address: Raw) -> bool {
+        let Some(block) = self.blocks.get_mut(&address).filter(|b| b.live) else {
+            return false;
+        };
+        self.used -= block.len;
+        block.live = false;
+        if !self.keep_freed {
+            self.blocks.remove(&address);
+        }
+        true
+    }
+
+    /// Says what is wrong with `bytes` bytes at `address`, if something is.
+    pub(super) fn objection(&self, address: Raw, bytes: u64) -> Option<String> {
+        let found = self.blocks.range(..=address).next_back();
+        let Some((start, block)) = found else {
+            return Some(format!("{address:#x} was never allocated"));
+        };
+        let end = (address - start).checked_add(bytes);
+        if end.is_none_or(|end| end > block.len) {
+            return Some(format!(
+                "{bytes} bytes at {address:#x} end outside of a block of {}",
+                block.len
+            ));
+        }
+        (!block.live).then(|| format!("use after free at {address:#x}"))
+    }
+
+    /// Where the block that holds an address lies.
+    pub(super) fn place(&self, address: Raw) -> Option<Place> {
+        let (start, block) = self.blocks.range(..=address).next_back()?;
+        (block.live && address - start < block.len.max(1)).then_some(block.place)
+    }
+
+    /// Live blocks.
+    pub(super) fn live(&self) -> usize {
+        self.blocks.values().filter(|b| b.live).count()
+    }
+}
