@@ -36,6 +36,15 @@ pub(crate) enum Command {
     Eval(EvalCommand),
     /// Show what this machine offers.
     Doctor,
+    /// Show every switch of the environment, with the value in force.
+    Switches(SwitchesArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SwitchesArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -48,6 +48,8 @@ pub(crate) fn doctor() -> Result<()> {
         let state = if present { "yes" } else { "no" };
         writeln!(text, "cpu {name}: {state}")?;
     }
+    let isa = super::switching::effective().value("cpu.isa");
+    writeln!(text, "cpu instructions in use: up to {isa}")?;
     writeln!(text, "cuda: off: this build has no CUDA kernels")?;
     writeln!(text, "hip: off: this build has no HIP kernels")?;
     match fourspark::shipped_model() {

@@ -10,7 +10,7 @@ use fourspark::{
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
-use super::out;
+use super::{out, switching};
 
 /// The options that a command line stands for.
 pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
@@ -19,13 +19,23 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
-        draft: match &args.draft_model {
-            Some(file) => Draft::File(file.clone()),
-            None if args.draft => Draft::Shipped,
-            None => Draft::Off,
-        },
+        draft: draft(args, switching::effective().is_on("spec.draft")),
         ..EngineOptions::default()
     }
+}
+
+/// The drafter asked for, unless the switch takes it out, which is said.
+fn draft(args: &ModelArgs, switch: bool) -> Draft {
+    let asked = match &args.draft_model {
+        Some(file) => Draft::File(file.clone()),
+        None if args.draft => Draft::Shipped,
+        None => Draft::Off,
+    };
+    if switch || asked == Draft::Off {
+        return asked;
+    }
+    out::note("the drafter that was asked for is not loaded: the switch spec.draft is 0");
+    Draft::Off
 }
 
 /// Meanings of ambiguous type ids; the names were checked when they were read.

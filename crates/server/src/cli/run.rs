@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::args::RunArgs;
 use super::interrupt::Interrupt;
-use super::{model, out};
+use super::{model, out, switching};
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
@@ -157,6 +157,7 @@ fn to_json(engine: &Engine, answer: &Answer) -> serde_json::Value {
             "decode_tok_per_s": outcome.decode_rate(),
         },
         "class": info.class.to_string(),
+        "switches": switching::changed(switching::effective()),
         "model": {
             "name": info.name,
             "file": info.file,
