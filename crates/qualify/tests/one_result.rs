@@ -57,6 +57,26 @@ fn one_result_small_matrix_is_equal() {
     assert!(absent.count() >= 2, "arms that do not exist yet say so");
 }
 
+/// C-15: the switch `cpu.isa` changes which code runs and no bit.
+#[test]
+fn c_15_every_instruction_set_gives_one_result() {
+    let _turn = turn();
+    let mut arms = identity::full();
+    arms.retain(|a| a.name.starts_with("isa ") && a.name.ends_with("chunk whole"));
+    let outcome = identity::run(pair(), &arms, Some(&pin()), &mut |_| {}).unwrap();
+    assert!(
+        outcome.passed(),
+        "{:?}",
+        outcome.different().collect::<Vec<_>>()
+    );
+    let ran = |name: &str| {
+        let row = outcome.rows.iter().find(|r| r.arm.contains(name)).unwrap();
+        row.status == Status::Equal
+    };
+    assert!(ran("baseline"));
+    assert_eq!(ran("avx2"), fpx_quant::Isa::Avx2.available());
+}
+
 /// A base that is not the pinned one is a difference, even if all arms agree with it.
 #[test]
 fn c_32_another_base_than_the_pinned_one_is_named() {
