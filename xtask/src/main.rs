@@ -16,6 +16,7 @@ mod kernels;
 mod manifest;
 mod mutants;
 mod parallel;
+mod qualify;
 mod sh;
 mod sha256;
 mod skips;
@@ -49,6 +50,11 @@ const VERBS: &[(&str, &str, Run)] = &[
         "soak",
         "the long tests: [FILTER] [--budget MINUTES] [--record] [--list]",
         soak::run,
+    ),
+    (
+        "qualify",
+        "what may be claimed: plan, run --profile P, verify, render, diff, selftest",
+        qualify::run,
     ),
     (
         "kernels",

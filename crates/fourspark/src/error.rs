@@ -40,6 +40,14 @@ pub enum Error {
         /// Where it could have been.
         looked: Vec<PathBuf>,
     },
+    /// The processor lacks the vector instructions asked for, or there are none of that name.
+    #[error("cpu.isa = {got}: this processor has auto, {}", .expected.join(", "))]
+    NoSuchIsa {
+        /// What was asked for.
+        got: String,
+        /// What there is.
+        expected: Vec<&'static str>,
+    },
     /// The system refused a thread.
     #[error("cannot start the engine's thread: {0}")]
     Thread(#[source] std::io::Error),

@@ -66,7 +66,10 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
         kv_sim,
         match &info.draft {
             Some(draft) => Feature::on("draft", draft.to_string()),
-            None => Feature::off("draft", "no drafter was asked for"),
+            None => Feature::off(
+                "draft",
+                "no drafter was asked for, or the switch spec.draft is 0",
+            ),
         },
         Feature::off(
             "prefix_cache",

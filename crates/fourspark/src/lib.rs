@@ -39,6 +39,7 @@
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
+//! | [`cpu`] | which vector instructions the kernels may use |
 //! | [`feature`] | what is on, what is off, and why |
 //!
 //! Many requests may run at once, from any threads; they share passes of the model, and no answer
@@ -47,6 +48,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod cpu;
 pub mod drafting;
 pub mod engine;
 pub mod error;

@@ -365,6 +365,12 @@ fn health_models_and_props() {
         (&props["stats"]["in_flight"], &props["stats"]["stopped"]),
         (&json!(0), &json!(1))
     );
+    let switches = props["switches"].as_array().unwrap();
+    assert!(
+        switches
+            .iter()
+            .any(|s| s["name"] == "cpu.isa" && s["value"] == "auto")
+    );
     let features = props["features"].as_array().unwrap();
     let off: Vec<_> = features.iter().filter(|f| f["on"] == false).collect();
     assert!(off.iter().any(|f| f["name"] == "draft"));

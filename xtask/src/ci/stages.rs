@@ -101,6 +101,26 @@ pub(crate) const STAGES: &[Stage] = &[
         }),
     },
     Stage {
+        name: "claims",
+        what: "figures in documents are those of their reports; the rules of reports hold",
+        available: always,
+        work: Work::Commands(|_| {
+            let tool = |args: &[&str]| {
+                let mut run = cargo(&[
+                    "run",
+                    "--quiet",
+                    "--color=never",
+                    "--package",
+                    "qualify",
+                    "--",
+                ]);
+                run.args(args);
+                run
+            };
+            vec![tool(&["render", "--check"]), tool(&["selftest"])]
+        }),
+    },
+    Stage {
         name: "host-exec",
         what: "the kernel sources on the host executor equal the Rust bits",
         available: |w| {

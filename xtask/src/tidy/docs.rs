@@ -74,18 +74,39 @@ pub(crate) fn decisions(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// No figure of speed outside records.
+/// Markers of a figure made from a report of `qualify`.
+const REPORT_BEGIN: &str = "<!-- qualify: ";
+const REPORT_END: &str = "<!-- /qualify -->";
+
+/// No figure of speed outside records and the markers of a report.
 pub(crate) fn figures(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts(|p| is_markdown(p) && !p.starts_with(RECORDS)) {
+        let mut marked = false;
         for (number, line) in text.lines().enumerate() {
-            if has_figure(&line.to_lowercase()) {
-                let what = format!("a figure of speed belongs into {RECORDS}");
+            // What stands between markers is made from a report; `qualify render --check` compares.
+            marked = (marked || opens(line)) && line != REPORT_END;
+            if !marked && has_figure(&line.to_lowercase()) {
+                let what = format!(
+                    "a figure of speed belongs into {RECORDS}, or between the markers of a report"
+                );
                 findings.push(Finding::new(path, number + 1, what));
             }
         }
     }
     findings
+}
+
+/// Whether a line opens figures made from a report, naming its id.
+fn opens(line: &str) -> bool {
+    let named = line
+        .strip_prefix(REPORT_BEGIN)
+        .and_then(|l| l.strip_suffix(" -->"));
+    named
+        .and_then(|l| l.split_once(' '))
+        .is_some_and(|(id, context)| {
+            id.len() >= 12 && id.bytes().all(|b| b.is_ascii_hexdigit()) && !context.is_empty()
+        })
 }
 
 /// A number directly before a unit of speed.
@@ -216,5 +237,10 @@ mod tests {
             figures(&Tree::of(&[("benches/records/a.md", "9 tok/s")])),
             []
         );
+        let marked = "<!-- qualify: 0123456789ab short -->\n9 tok/s\n<!-- /qualify -->\n";
+        assert_eq!(figure(marked), 0);
+        assert_eq!(figure(&format!("{marked}9 tok/s\n")), 1, "after the end");
+        let bare = "<!-- qualify: short -->\n9 tok/s\n<!-- /qualify -->\n";
+        assert_eq!(figure(bare), 1, "a marker without a report");
     }
 }

@@ -162,6 +162,18 @@ const LAYERS: &[Layer] = &[
         ignorant_of: "layers, kernels, drafters",
     },
     Layer {
+        name: "qualify",
+        uses: &[
+            "engine-core",
+            "switches",
+            "fpx-quant",
+            "gguf",
+            "ds4-target",
+            "dspark-draft",
+        ],
+        ignorant_of: "how the product composes itself: it runs the binary",
+    },
+    Layer {
         name: "testkit",
         uses: &["engine-core", "fpx-quant", "gguf", "sampling", "text"],
         ignorant_of: "the code under test: ds4-target, ds4-kernels",

@@ -147,6 +147,9 @@ fn load_rows(seq: &mut SeqState, pos: usize, from: &mut dyn Read) -> Result<(), 
         for x in pos.saturating_sub(layer.shape.window - 1)..pos {
             from.read_exact(&mut buffer)?;
             let slot = layer.raw_slot(x);
+            if mutant(320) && x + 1 == pos {
+                continue;
+            }
             layer.raw.set_bytes(slot, &buffer);
         }
         for comp in [&mut layer.comp, &mut layer.index].into_iter().flatten() {

@@ -27,7 +27,7 @@ impl Speculator {
         let Some(drafter) = turn.drafter.as_deref_mut() else {
             return 0;
         };
-        if self.drafter_lost.is_some() {
+        if self.drafter_lost.is_some() || mutant(321) {
             return 0;
         }
         let widest = self

@@ -13,7 +13,7 @@ mod log;
 mod rope;
 mod sum;
 
-pub use cpu::{Level, simd_level};
+pub use cpu::{Ceiling, Level, below_ceiling, set_ceiling, simd_level};
 pub use exp::{exp, sigmoid, silu};
 pub use log::{ln, log1p, softplus, sqrt_softplus};
 pub use rope::{RopeTable, Yarn};

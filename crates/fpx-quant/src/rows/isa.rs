@@ -1,6 +1,6 @@
 //! Which instructions a row kernel uses. A value for callers and tests; the same bits on each.
 
-use engine_core::math::{Level, simd_level};
+use engine_core::math::{Ceiling, Level, below_ceiling, simd_level};
 
 /// Instruction sets that row kernels exist for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ impl Isa {
     /// All values, slowest first.
     pub const ALL: [Self; 4] = [Self::Baseline, Self::Neon, Self::Avx2, Self::Avx512];
 
-    /// Whether this processor has it. The standard library caches the probes.
+    /// Whether this processor has it and the process may use it (`engine_core::math::set_ceiling`). The standard library caches the probes.
     #[must_use]
     #[inline]
     pub fn available(self) -> bool {
@@ -28,7 +28,9 @@ impl Isa {
             Self::Baseline => true,
             Self::Neon => cfg!(target_arch = "aarch64"),
             Self::Avx2 => simd_level() >= Level::Avx2,
-            Self::Avx512 => simd_level() >= Level::Avx2 && avx512(),
+            Self::Avx512 => {
+                simd_level() >= Level::Avx2 && below_ceiling(Ceiling::Widest) && avx512()
+            }
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Eval(EvalCommand),
     /// Show what this machine offers.
     Doctor(DoctorArgs),
+    /// Show every switch of the environment, with the value in force.
+    Switches(SwitchesArgs),
 }
 
 /// What `doctor` is told.
@@ -55,6 +57,13 @@ pub(crate) struct DoctorArgs {
     /// File of hipRTC, instead of the system's search.
     #[arg(long, value_name = "FILE")]
     pub(crate) hiprtc: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SwitchesArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

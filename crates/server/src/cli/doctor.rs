@@ -63,6 +63,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
     for runtime in &seen {
         runtime_lines(&mut text, runtime)?;
     }
+    let isa = super::switching::effective().value("cpu.isa");
+    writeln!(text, "cpu instructions in use: up to {isa}")?;
     match fourspark::shipped_model() {
         Some(path) => writeln!(text, "shipped model: {}", path.display())?,
         None => writeln!(text, "shipped model: not found")?,

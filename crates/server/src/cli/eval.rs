@@ -10,7 +10,7 @@ use serde_json::json;
 use super::args::{EvalCommand, EvalTextArgs, ModelArgs};
 use super::bar::Bar;
 use super::interrupt::Interrupt;
-use super::{model, out};
+use super::{model, out, switching};
 
 pub(crate) fn eval(command: &EvalCommand) -> Result<()> {
     match command {
@@ -54,6 +54,7 @@ fn ppl(args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
             "model": parts.info.file,
             "fingerprint": parts.info.fingerprint,
             "class": parts.info.class.to_string(),
+            "switches": switching::changed(switching::effective()),
         });
         return out::write(&format!("{object}\n"));
     }
@@ -93,6 +94,7 @@ fn kl(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
             "window": text.window,
             "model": ours.info.file,
             "reference": theirs.info.file,
+            "switches": switching::changed(switching::effective()),
         });
         return out::write(&format!("{object}\n"));
     }

@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and how failures are shown.
 //!
-//! Exit codes: 0 done, 1 failed (one line `error: ...` on standard error), 2 not understood.
+//! Exit codes: 0 done, 1 failed (one line `error: ...` on standard error), 2 not understood (arguments
+//! or switches).
 //! Standard output carries the result alone; everything about it goes to standard error.
 
 mod args;
@@ -15,6 +16,7 @@ mod model;
 mod out;
 mod run;
 mod serve;
+mod switching;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,12 @@ use args::{Args, Command};
 pub fn main() -> ExitCode {
     let args = Args::parse();
     start_log(&args);
+    if let Command::Switches(args) = &args.command {
+        return switching::list(args);
+    }
+    if let Err(code) = switching::start() {
+        return code;
+    }
     let result = match args.command {
         Command::Run(run) => run::run(&run),
         Command::Chat(chat) => chat::chat(&chat),
@@ -38,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Mark(args) => make::mark(&args),
         Command::Eval(command) => eval::eval(&command),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Switches(_) => Ok(()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

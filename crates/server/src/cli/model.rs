@@ -11,27 +11,39 @@ use fourspark::{
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
-use super::out;
+use super::{out, switching};
 
 /// The options that a command line stands for.
 pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
+    let (draft, draft_options) = drafting(args, switching::effective().is_on("spec.draft"));
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
-        draft: match &args.draft_model {
-            Some(file) => Draft::File(file.clone()),
-            None if args.draft => Draft::Shipped,
-            None => Draft::Off,
-        },
-        draft_options: DraftOptions {
-            policy: args.draft_policy.clone(),
-            depth: args.draft_depth.map(usize::from),
-            source: args.draft_source,
-        },
+        draft,
+        draft_options,
         ..EngineOptions::default()
     }
+}
+
+/// The drafter and the way of drafting asked for, unless the switch takes them out, which is said.
+fn drafting(args: &ModelArgs, switch: bool) -> (Draft, DraftOptions) {
+    let asked = match &args.draft_model {
+        Some(file) => Draft::File(file.clone()),
+        None if args.draft => Draft::Shipped,
+        None => Draft::Off,
+    };
+    if !switch && (asked != Draft::Off || args.draft_source.is_some()) {
+        out::note("the drafter that was asked for is not loaded: the switch spec.draft is 0");
+        return (Draft::Off, DraftOptions::default());
+    }
+    let options = DraftOptions {
+        policy: args.draft_policy.clone(),
+        depth: args.draft_depth.map(usize::from),
+        source: args.draft_source,
+    };
+    (asked, options)
 }
 
 /// Meanings of ambiguous type ids; the names were checked when they were read.

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fourspark::answer::{Collected, Next};
-use fourspark::{Answer, AnswerStream, ChatRequest, Engine, Event, Finish, Message};
+use fourspark::{Answer, AnswerStream, ChatRequest, Engine, Event, Finish, Message, TokenId};
 use serde_json::json;
 
 use super::args::RunArgs;
 use super::interrupt::Interrupt;
-use super::{model, out};
+use super::{model, out, switching};
 use crate::drafting;
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
     let engine = model::load(&args.model, model::options(&args.model))?;
     let interrupt = Interrupt::listen()?;
-    let stream = if args.raw {
-        engine.complete(&args.prompt, &generate)?
+    let prompt = if args.raw {
+        engine.prepare_text(&args.prompt)
     } else {
         let system = args.sample.system.iter().cloned().map(Message::System);
         let request = ChatRequest {
@@ -25,14 +25,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
                 .chain([Message::user(args.prompt.as_str())])
                 .collect(),
             thinking: model::thinking(&args.sample),
-            generate,
             ..ChatRequest::default()
         };
-        engine.chat(&request)?
+        engine.prepare(&request)?
     };
+    let prompt_ids = prompt.tokens.clone();
+    let stream = engine.answer(prompt, &generate)?;
     let answer = show(stream, &interrupt, !args.json)?;
     if args.json {
-        out::write(&format!("{}\n", to_json(&engine, &answer, args.stats)))?;
+        let object = to_json(&engine, &prompt_ids, &answer, args.stats);
+        out::write(&format!("{object}\n"))?;
     } else {
         out::write(if answer.text.ends_with('\n') {
             ""
@@ -148,7 +150,12 @@ fn stats(engine: &Engine) -> String {
 }
 
 /// The whole answer as one object.
-fn to_json(engine: &Engine, answer: &Answer, stats: bool) -> serde_json::Value {
+fn to_json(
+    engine: &Engine,
+    prompt_ids: &[TokenId],
+    answer: &Answer,
+    stats: bool,
+) -> serde_json::Value {
     let (info, outcome) = (engine.info(), &answer.outcome);
     let usage = &outcome.usage;
     let calls: Vec<_> = answer
@@ -161,6 +168,7 @@ fn to_json(engine: &Engine, answer: &Answer, stats: bool) -> serde_json::Value {
         "text": answer.text,
         "reasoning": answer.reasoning,
         "tool_calls": calls,
+        "prompt_ids": prompt_ids,
         "ids": outcome.ids,
         "finish": finish_name(&outcome.finish),
         "usage": {
@@ -181,7 +189,9 @@ fn to_json(engine: &Engine, answer: &Answer, stats: bool) -> serde_json::Value {
             "prefill_tok_per_s": outcome.prefill_rate(),
             "decode_tok_per_s": outcome.decode_rate(),
         },
+        "counters": counters(engine),
         "class": info.class.to_string(),
+        "switches": switching::changed(switching::effective()),
         "model": {
             "name": info.name,
             "file": info.file,
@@ -194,6 +204,19 @@ fn to_json(engine: &Engine, answer: &Answer, stats: bool) -> serde_json::Value {
         object["stats"] = drafting::numbers(&counted);
     }
     object
+}
+
+/// What the engine counted, so that a record can show which path was taken.
+fn counters(engine: &Engine) -> serde_json::Value {
+    let stats = engine.stats();
+    json!({
+        "passes": stats.passes,
+        "pass_tokens": stats.pass_tokens,
+        "proposed_tokens": stats.proposed_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "failed": stats.failed,
+        "drafter_lost": stats.drafter_lost,
+    })
 }
 
 fn finish_name(finish: &Finish) -> &'static str {

@@ -8,7 +8,7 @@ use fourspark::{EngineOptions, Limits};
 use tokio::net::TcpListener;
 
 use super::args::ServeArgs;
-use super::{model, out};
+use super::{model, out, switching};
 use crate::http::{App, ServeOptions, serve as serve_http};
 
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
@@ -31,6 +31,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         drain: Duration::from_secs(u64::from(args.drain)),
         thinking: args.effort.unwrap_or_default(),
         model_name: args.model_name.clone(),
+        switches: switching::effective().clone(),
         ..ServeOptions::default()
     };
     for feature in engine.features() {

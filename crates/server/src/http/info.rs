@@ -80,6 +80,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
         .iter()
         .map(|f| json!({"name": f.name, "on": f.on, "reason": f.reason}))
         .collect();
+    let switches: Vec<Value> = options.switches.settings().iter().map(switch).collect();
     Json(json!({
         "schema": 1,
         "server": {"name": "fourspark", "version": env!("CARGO_PKG_VERSION")},
@@ -115,6 +116,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
         },
         "features": features,
         "drafter": drafting::props(info.draft.as_ref(), &stats),
+        "switches": switches,
         "stats": {
             "queued": stats.queued,
             "active": stats.active,
@@ -133,6 +135,21 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "speculation": drafting::numbers(&stats),
         },
     }))
+}
+
+/// A switch with its value in force.
+fn switch(setting: &switches::Setting) -> Value {
+    let set_by = match &setting.source {
+        switches::Source::Default => None,
+        switches::Source::Variable(name) => Some(name),
+    };
+    json!({
+        "name": setting.switch.name,
+        "value": setting.value,
+        "default": setting.switch.default,
+        "class": setting.switch.class.to_string(),
+        "set_by": set_by,
+    })
 }
 
 fn thinking_name(thinking: Thinking) -> String {

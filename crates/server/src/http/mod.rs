@@ -39,6 +39,8 @@ pub struct ServeOptions {
     pub thinking: Thinking,
     /// The model's name for clients; `None`: the file's own.
     pub model_name: Option<String>,
+    /// Switches in force, to be shown.
+    pub switches: switches::Effective,
 }
 
 impl Default for ServeOptions {
@@ -50,6 +52,7 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(10),
             thinking: Thinking::Off,
             model_name: None,
+            switches: switches::Effective::default(),
         }
     }
 }

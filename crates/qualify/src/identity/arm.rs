@@ -1,0 +1,229 @@
+//! What an arm is, and how one is run and compared.
+
+use engine_core::math::{Ceiling, set_ceiling};
+use fpx_quant::Isa;
+
+use super::base::Base;
+use super::pair::Pair;
+use super::{Difference, Row, Status, What, forced, hex, looped};
+
+/// Where candidates come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Nowhere: plain decoding.
+    Off,
+    /// The DSpark drafter.
+    Backbone,
+    /// Copies of the text.
+    Suffix,
+    /// Whichever of the two promises more.
+    Chooser,
+    /// The text itself, right for so many candidates; one entry a proposal, over and over.
+    Script(Vec<usize>),
+}
+
+/// How widths are chosen: the policies of `dspark_draft::width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Always this verify width.
+    Fixed(usize),
+    /// By products of confidences.
+    Threshold,
+    /// By a moving average.
+    Ewma,
+    /// By the largest rate.
+    Reward,
+}
+
+/// How tokens are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// The most probable one.
+    Greedy,
+    /// With keyed noise.
+    Sampled,
+    /// Greedy, drawn inside the pass.
+    InPass,
+}
+
+/// How many sequences share the passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// The long text alone.
+    One,
+    /// Five texts of different lengths.
+    Five,
+}
+
+/// Generation through the loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Looped {
+    /// Candidates.
+    pub source: Source,
+    /// Widths.
+    pub policy: Policy,
+    /// Most prompt tokens of a pass.
+    pub chunk: usize,
+    /// Draws.
+    pub plan: Plan,
+    /// Neighbours.
+    pub batch: Batch,
+}
+
+/// The base's text fed as it is, every row compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forced {
+    /// In chunks of so many tokens; 0 for all at once.
+    Chunk(usize),
+    /// Saved, the slots dirtied with another text, loaded, continued.
+    SaveLoad,
+    /// Forked, the origin continued with another text, the fork with this one.
+    Fork,
+}
+
+/// What an arm does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// Feeds.
+    Forced(Forced),
+    /// Generates.
+    Looped(Looped),
+    /// There is no such thing yet, for this reason.
+    Absent(&'static str),
+}
+
+/// A row of the matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arm {
+    /// Its name, stable.
+    pub name: String,
+    /// What it does.
+    pub way: Way,
+    /// On so many threads.
+    pub threads: usize,
+    /// With vector instructions up to these; `None`: all there are.
+    pub isa: Option<Isa>,
+}
+
+/// What an arm made.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) ids: String,
+    pub(crate) state: String,
+    pub(crate) evidence: String,
+    pub(crate) first: Option<Difference>,
+}
+
+/// A difference of path: what was asked for did not happen.
+pub(crate) fn off_path(expected: &str, got: impl Into<String>) -> Difference {
+    Difference {
+        what: What::Path,
+        sequence: 0,
+        position: None,
+        expected: expected.to_owned(),
+        got: got.into(),
+    }
+}
+
+/// Runs an arm. A failure of the arm is a difference, not an error: the others still run.
+pub(crate) fn run(pair: &Pair, base: &Base, arm: &Arm) -> Row {
+    let absent = |reason: String| Row {
+        arm: arm.name.clone(),
+        ids: String::new(),
+        state: String::new(),
+        evidence: String::new(),
+        status: Status::Absent { reason },
+    };
+    if let Way::Absent(reason) = arm.way {
+        return absent(reason.to_owned());
+    }
+    if let Some(isa) = arm.isa.filter(|isa| !isa.available()) {
+        return absent(format!("this processor has no {isa:?}"));
+    }
+    let made = with_isa(arm.isa, || go(pair, base, arm));
+    let made = made.unwrap_or_else(|error| Made {
+        first: Some(Difference {
+            what: What::Fault,
+            sequence: 0,
+            position: None,
+            expected: "no fault".to_owned(),
+            got: error.to_string(),
+        }),
+        ..Made::default()
+    });
+    Row {
+        arm: arm.name.clone(),
+        ids: made.ids,
+        state: made.state,
+        evidence: made.evidence,
+        status: made
+            .first
+            .map_or(Status::Equal, |first| Status::Differs { first }),
+    }
+}
+
+fn go(pair: &Pair, base: &Base, arm: &Arm) -> Result<Made, super::Error> {
+    let mut target = pair.target(arm.threads)?;
+    let threads = target.pool().threads();
+    let mut made = match &arm.way {
+        Way::Forced(forced) => forced::run(&mut target, base, *forced)?,
+        Way::Looped(looped) => looped::run(pair, &mut target, base, looped)?,
+        Way::Absent(_) => Made::default(),
+    };
+    let isa = Isa::best();
+    made.evidence += &format!(", {threads} threads, {isa:?}");
+    if threads != arm.threads && made.first.is_none() {
+        let (expected, got) = (format!("{} threads", arm.threads), threads.to_string());
+        made.first = Some(off_path(&expected, got));
+    }
+    if arm.isa.is_some_and(|wanted| wanted != isa) && made.first.is_none() {
+        made.first = Some(off_path(&format!("{:?}", arm.isa), format!("{isa:?}")));
+    }
+    Ok(made)
+}
+
+/// Runs `f` with vector instructions up to `isa`, for the whole process.
+pub(crate) fn with_isa<T>(isa: Option<Isa>, f: impl FnOnce() -> T) -> T {
+    let ceiling = match isa {
+        Some(Isa::Baseline) => Ceiling::Baseline,
+        Some(Isa::Avx2) => Ceiling::Avx2,
+        _ => Ceiling::Widest,
+    };
+    set_ceiling(ceiling);
+    let out = f();
+    set_ceiling(Ceiling::Widest);
+    out
+}
+
+/// Compares a text and its end with the base's.
+pub(crate) fn compare(
+    sequence: usize,
+    want: &super::base::Text,
+    ids: &[u32],
+    state: &[u8; 32],
+    row: &[u8; 32],
+) -> Option<Difference> {
+    let at = (0..want.ids.len().max(ids.len())).find(|i| want.ids.get(*i) != ids.get(*i));
+    if let Some(at) = at {
+        let show = |t: Option<&u32>| t.map_or("no token".to_owned(), ToString::to_string);
+        return Some(Difference {
+            what: What::Ids,
+            sequence,
+            position: Some(want.prompt.len() + at),
+            expected: show(want.ids.get(at)),
+            got: show(ids.get(at)),
+        });
+    }
+    let end = want.prompt.len() + ids.len() - 1;
+    let digest = |what, expected: &[u8; 32], got: &[u8; 32]| Difference {
+        what,
+        sequence,
+        position: Some(end),
+        expected: hex(expected),
+        got: hex(got),
+    };
+    if state != &want.state {
+        return Some(digest(What::State, &want.state, state));
+    }
+    (row != &want.row).then(|| digest(What::Logits, &want.row, row))
+}

@@ -1,0 +1,192 @@
+//! The base: what the plainest way gives, position by position.
+
+use std::sync::Arc;
+
+use ds4_target::CpuTarget;
+use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
+use fpx_quant::Isa;
+
+use super::arm::{Looped, Plan, Policy, Source, with_isa};
+use super::pair::Pair;
+use super::{Batch, Error, hex, looped};
+
+/// Tokens of the long prompt: three windows of the shipped model and one of its long ratio.
+pub(crate) const PROMPT: usize = 190;
+/// Tokens generated after it.
+pub(crate) const BUDGET: usize = 40;
+/// The neighbours: where their prompts start in the long one, and how long they are.
+pub(crate) const NEIGHBOURS: [(usize, usize); 5] = [(0, 3), (9, 40), (31, 70), (2, 131), (38, 150)];
+/// Tokens generated for each of them.
+pub(crate) const NEIGHBOUR_BUDGET: usize = 16;
+
+/// A prompt, its continuation, and the state that is left.
+#[derive(Clone, Debug)]
+pub struct Text {
+    /// The prompt.
+    pub prompt: Vec<TokenId>,
+    /// The continuation.
+    pub ids: Vec<TokenId>,
+    /// Digest of the state after all but the last token.
+    pub state: [u8; 32],
+    /// Digest of the row of logits after the last token.
+    pub row: [u8; 32],
+}
+
+impl Text {
+    /// Prompt and continuation.
+    #[must_use]
+    pub fn whole(&self) -> Vec<TokenId> {
+        [&self.prompt[..], &self.ids[..]].concat()
+    }
+
+    /// Digest of the continuation: ids as little-endian u32.
+    #[must_use]
+    pub fn ids_digest(&self) -> String {
+        ids_digest(&self.ids)
+    }
+}
+
+/// Digest of token ids: blake3 over little-endian u32.
+pub(crate) fn ids_digest(ids: &[TokenId]) -> String {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    hex(blake3::hash(&bytes).as_bytes())
+}
+
+/// The base.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// The long text, greedy.
+    pub greedy: Text,
+    /// The long prompt, sampled.
+    pub sampled: Text,
+    /// The neighbours' texts, greedy.
+    pub five: Vec<Text>,
+    /// Digest of the row of logits at each position of the greedy text but the last.
+    pub rows: Vec<[u8; 32]>,
+    /// Digest of the state before each position, and after all.
+    pub states: Vec<[u8; 32]>,
+}
+
+/// Digest of a row of logits, bit for bit.
+pub(crate) fn row_digest(row: &[f32]) -> [u8; 32] {
+    let bytes: Vec<u8> = row.iter().flat_map(|v| v.to_bits().to_le_bytes()).collect();
+    *blake3::hash(&bytes).as_bytes()
+}
+
+/// The sampled plan of the matrix.
+pub(crate) fn plan(kind: Plan) -> Arc<SamplePlan> {
+    Arc::new(match kind {
+        Plan::Greedy | Plan::InPass => SamplePlan::greedy(),
+        Plan::Sampled => SamplePlan {
+            temperature: 0.8,
+            top_p: 0.95,
+            seed: 9,
+            ..SamplePlan::greedy()
+        },
+    })
+}
+
+/// Feeds tokens to a sequence in one pass and commits them; the digest of every row.
+pub(crate) fn feed(
+    target: &mut CpuTarget,
+    seq: SeqId,
+    tokens: &[TokenId],
+) -> Result<Vec<[u8; 32]>, Error> {
+    let pos = target.pos(seq).unwrap_or(0);
+    let span = Span {
+        seq,
+        pos,
+        range: 0..tokens.len(),
+        out: Out::All,
+        want: Want::Logits,
+        tap: Tap::default(),
+    };
+    let ticket = target.submit(tokens, &[span])?;
+    let rows = target.wait(ticket, None)?;
+    let digests = rows.logits.chunks_exact(rows.n_vocab);
+    let digests = digests.map(row_digest).collect();
+    target.commit(seq, pos + tokens.len() as u32);
+    Ok(digests)
+}
+
+impl Base {
+    /// Runs the plain way.
+    pub(crate) fn make(pair: &Pair) -> Result<Self, Error> {
+        if pair.prompt.len() < PROMPT {
+            return Err(Error::Prompt {
+                expected: PROMPT,
+                got: pair.prompt.len(),
+            });
+        }
+        let mut target = pair.target(1)?;
+        with_isa(Some(Isa::Baseline), || Self::plainly(pair, &mut target))
+    }
+
+    fn plainly(pair: &Pair, target: &mut CpuTarget) -> Result<Self, Error> {
+        let long = &pair.prompt[..PROMPT];
+        let mut alone = |prompt: &[TokenId], budget, plan, chunk| {
+            let way = Looped {
+                source: Source::Off,
+                policy: Policy::Fixed(1),
+                chunk,
+                plan,
+                batch: Batch::One,
+            };
+            let text = (prompt.to_vec(), budget);
+            let ran = looped::generate(pair, target, &way, &[text], None)?;
+            Ok::<Text, Error>(Text {
+                prompt: prompt.to_vec(),
+                ids: ran.texts[0].clone(),
+                state: ran.states[0],
+                row: ran.rows[0],
+            })
+        };
+        let greedy = alone(long, BUDGET, Plan::Greedy, 1)?;
+        // What follows is tied to this text by equality: a chunk is the same as its tokens one by one,
+        // which the chunk arms show.
+        let sampled = alone(long, BUDGET, Plan::Sampled, PROMPT)?;
+        let five = NEIGHBOURS
+            .iter()
+            .map(|(at, n)| alone(&long[*at..at + n], NEIGHBOUR_BUDGET, Plan::Greedy, *n))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (rows, states) = trace(target, &greedy)?;
+        Ok(Self {
+            greedy,
+            sampled,
+            five,
+            rows,
+            states,
+        })
+    }
+
+    /// Digest of everything the base holds.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for text in [&self.greedy, &self.sampled].into_iter().chain(&self.five) {
+            hash.update(text.ids_digest().as_bytes());
+            hash.update(&text.state);
+            hash.update(&text.row);
+        }
+        for digest in self.rows.iter().chain(&self.states) {
+            hash.update(digest);
+        }
+        hex(hash.finalize().as_bytes())
+    }
+}
+
+type Trace = (Vec<[u8; 32]>, Vec<[u8; 32]>);
+
+/// The greedy text token by token: rows and states.
+fn trace(target: &mut CpuTarget, text: &Text) -> Result<Trace, Error> {
+    let whole = text.whole();
+    let seq = target.open()?;
+    target.poison_stale(seq)?;
+    let (mut rows, mut states) = (Vec::new(), vec![target.digest(seq)?]);
+    for token in &whole[..whole.len() - 1] {
+        rows.extend(feed(target, seq, &[*token])?);
+        states.push(target.digest(seq)?);
+    }
+    target.close(seq);
+    Ok((rows, states))
+}

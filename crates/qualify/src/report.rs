@@ -1,0 +1,342 @@
+//! A comparison's report: what ran, on what, and what follows. Whole numbers with their unit in the
+//! name, so that the text is the same wherever it is written.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::canonical::canonical;
+use crate::claims::ExternalClaim;
+use crate::code::Disqualifier;
+use crate::hash;
+use crate::order::Side;
+use crate::profile::{Label, Profile};
+
+/// Version of the layout.
+pub const SCHEMA: u32 = 1;
+
+/// What a run was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The first: kept, never counted.
+    Cold,
+    /// Before measuring.
+    Warmup,
+    /// The control: both sides run arm A.
+    Control,
+    /// Counted.
+    Measured,
+}
+
+/// One run of the binary in a process of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Which arm's command ran.
+    pub arm: Side,
+    /// Which side of its pair it is; in the control both sides run arm A.
+    pub side: Side,
+    /// What it was for.
+    pub kind: Kind,
+    /// Its place in the campaign.
+    pub seq: u32,
+    /// Whether it ended well.
+    pub ok: bool,
+    /// Why not.
+    pub error: String,
+    /// The options, without the program.
+    pub argv: Vec<String>,
+    /// The whole environment it got.
+    pub env: Vec<(String, String)>,
+    /// Switches in force that are not at their default, as it reported them.
+    pub switches: Vec<(String, String)>,
+    /// Digest of the executable.
+    pub exe_blake3: String,
+    /// The campaign it belongs to.
+    pub campaign: String,
+    /// Fingerprint of the model it loaded.
+    pub model_fingerprint: String,
+    /// The promise about output bits that it reported.
+    pub class: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Digest of the prompt's ids.
+    pub prompt_blake3: String,
+    /// Tokens of the answer.
+    pub completion_tokens: u64,
+    /// Digest of the answer's ids; empty if there is none.
+    pub ids_blake3: String,
+    /// Digest of the answer's text.
+    pub text_blake3: String,
+    /// To the first token, microseconds.
+    pub prefill_us: u64,
+    /// From the first token to the last, microseconds.
+    pub decode_us: u64,
+    /// The process from start to end, microseconds.
+    pub wall_us: u64,
+    /// Passes of the target.
+    pub passes: u64,
+    /// Candidates proposed.
+    pub proposed: u64,
+    /// Candidates accepted.
+    pub accepted: u64,
+    /// Whether any candidate was proposed.
+    pub spec_engaged: bool,
+    /// Prompt tokens that came from a cache.
+    pub cached_tokens: u64,
+    /// What fell back: the reasons the engine gave.
+    pub fallbacks: Vec<String>,
+    /// Clock at the start and at the end, MHz, if the machine says.
+    pub clocks_mhz: Option<(u64, u64)>,
+    /// Load of the machine before it, hundredths.
+    pub load_centi: u64,
+}
+
+/// What is left of a claim that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Headline {
+    /// Median of the pairs' ratios B / A of the rate, parts per million.
+    pub median_ratio_ppm: u64,
+    /// Its 95 % interval.
+    pub ci95_ppm: (u64, u64),
+    /// How far the base's interval against itself reaches from 1.
+    pub aa_spread_ppm: u64,
+    /// Median rate of A, thousandths of a token per second.
+    pub a_median_mtok_s: u64,
+    /// Of B.
+    pub b_median_mtok_s: u64,
+    /// Pairs.
+    pub pairs: u64,
+    /// Whether outputs are identical or only quality-gated.
+    pub identical_output: bool,
+}
+
+/// Figures of a cell that may not be claimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observations {
+    /// Median of the pairs' ratios.
+    pub b_over_a_median_ppm: u64,
+    /// Lower end of the 95 % interval.
+    pub b_over_a_low_ppm: u64,
+    /// Upper end.
+    pub b_over_a_high_ppm: u64,
+    /// As in a headline.
+    pub aa_spread_ppm: u64,
+    /// As in a headline.
+    pub a_median_mtok_s: u64,
+    /// Least, greatest, distance of quartiles, median distance.
+    pub a_spread_mtok_s: (u64, u64, u64, u64),
+    /// As in a headline.
+    pub b_median_mtok_s: u64,
+    /// As of A.
+    pub b_spread_mtok_s: (u64, u64, u64, u64),
+    /// Pairs.
+    pub pairs_count: u64,
+}
+
+/// How a cell came out, as written down. Reading one proves nothing: `verify` decides again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum CellStatus {
+    /// May be claimed.
+    Qualified {
+        /// The claim.
+        headline: Headline,
+    },
+    /// May not.
+    Unqualified {
+        /// Why, at least one.
+        disqualifiers: Vec<Disqualifier>,
+        /// What was seen.
+        observations: Observations,
+    },
+}
+
+/// One context.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cell {
+    /// Its name in the profile.
+    pub context: String,
+    /// Frozen prompt.
+    pub prompt_id: String,
+    /// Order of the measured runs.
+    pub order: String,
+    /// Order of the control's.
+    pub order_control: String,
+    /// Every run, in the order of time.
+    pub runs: Vec<Run>,
+    /// How it came out.
+    pub status: CellStatus,
+}
+
+/// The machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Processor.
+    pub cpu: String,
+    /// Threads it offers.
+    pub threads: u64,
+    /// Memory.
+    pub mem_bytes: u64,
+    /// Operating system and kernel.
+    pub kernel: String,
+    /// Frequency governor, if it says.
+    pub governor: Option<String>,
+    /// GPU architecture, if there is a GPU the engine can use.
+    pub gpu_arch: Option<String>,
+    /// Load before the start, hundredths.
+    pub load_before_centi: u64,
+    /// Pages swapped during the campaign.
+    pub swapped_pages: u64,
+}
+
+/// What ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// The tree's commit; empty if unknown.
+    pub commit: String,
+    /// Whether it had changes that no commit holds.
+    pub dirty: bool,
+    /// Digest of the executable.
+    pub exe_blake3: String,
+    /// Version it reports.
+    pub version: String,
+}
+
+/// A file as it was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FoundArtefact {
+    /// Its role.
+    pub role: String,
+    /// Its digest; empty if it could not be read.
+    pub blake3: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Formats of its tensors: name and count.
+    pub tensor_histogram: Vec<(String, u64)>,
+}
+
+/// A switch in one arm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRecord {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// What arm A asked for; empty for nothing.
+    pub requested_a: String,
+    /// What was in force in arm A.
+    pub resolved_a: String,
+    /// What arm B asked for.
+    pub requested_b: String,
+    /// What was in force in arm B.
+    pub resolved_b: String,
+}
+
+/// What the quality gate measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QualityRecord {
+    /// Rows scored.
+    pub rows: u64,
+    /// Mean KL, millionths of a nat.
+    pub kl_micronats: u64,
+    /// Share of rows with the same first choice.
+    pub top1_ppm: u64,
+    /// Mean KL of the reference against itself: must be 0.
+    pub replay_kl_micronats: u64,
+}
+
+/// A defect of the reference engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defect {
+    /// Its number.
+    pub id: u8,
+    /// What it is.
+    pub what: String,
+    /// Switches it stands behind.
+    pub affected_switches: Vec<String>,
+    /// The test that closes it; empty while there is none.
+    pub test_id: String,
+    /// `open` or `closed`.
+    pub state: String,
+}
+
+/// A report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Version of the layout.
+    pub schema: u32,
+    /// Digest of the canonical text without this field.
+    pub report_id: String,
+    /// When, seconds since 1970 in UTC.
+    pub created_utc_s: u64,
+    /// What the figures are about.
+    pub label: Label,
+    /// `qualified` only if every planned context is.
+    pub status: String,
+    /// The profile, whole.
+    pub profile: Profile,
+    /// Its digest.
+    pub profile_blake3: String,
+    /// The campaign, which every run names.
+    pub campaign: String,
+    /// Variables of the caller that could have been meant for the engine, or change a measurement.
+    pub caller_env: Vec<(String, String)>,
+    /// The machine.
+    pub machine: Machine,
+    /// What ran.
+    pub build: Build,
+    /// Files.
+    pub artefacts: Vec<FoundArtefact>,
+    /// Switches that either arm sets.
+    pub switches: Vec<SwitchRecord>,
+    /// The quality gate, if one ran.
+    pub quality: Option<QualityRecord>,
+    /// Cells, in the order of the profile's contexts.
+    pub cells: Vec<Cell>,
+    /// Defects that were open.
+    pub open_defects: Vec<Defect>,
+    /// Figures of others, none comparable.
+    pub external_claims: Vec<ExternalClaim>,
+}
+
+impl Report {
+    /// The report as a value.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// The id its content has.
+    #[must_use]
+    pub fn id_of(value: &Value) -> String {
+        let mut bare = value.clone();
+        if let Some(map) = bare.as_object_mut() {
+            map.remove("report_id");
+        }
+        hash::text(&canonical(&bare))
+    }
+
+    /// Writes the id.
+    #[must_use]
+    pub fn sealed(mut self) -> Self {
+        self.report_id = Self::id_of(&self.value());
+        self
+    }
+
+    /// The canonical text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        canonical(&self.value())
+    }
+}

@@ -1,0 +1,137 @@
+//! The identity gate on the shipped pair: a small matrix that passes, and planted faults that it names.
+//!
+//! Tests share a process-wide ceiling of instructions and the planted fault, so they take turns.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use qualify::identity::{self, Outcome, Pair, Status, What};
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pair() -> &'static Pair {
+    static PAIR: OnceLock<Pair> = OnceLock::new();
+    PAIR.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
+        let models = root.join("models");
+        let prompt = qualify::profile::frozen_prompt("paragraph").unwrap().ids;
+        let (target, draft) = (models.join("tiny.gguf"), models.join("tiny-draft.gguf"));
+        Pair::load(&target, &draft, prompt).unwrap()
+    })
+}
+
+fn pin() -> String {
+    let profile = qualify::profile::Profile::named("one-result").unwrap();
+    profile.identity.unwrap().base
+}
+
+fn go(names: &[&str]) -> Outcome {
+    let mut arms = identity::small();
+    arms.retain(|a| names.is_empty() || names.contains(&a.name.as_str()));
+    assert!(!arms.is_empty());
+    identity::run(pair(), &arms, Some(&pin()), &mut |_| {}).unwrap()
+}
+
+/// The gate itself, one arm of each kind.
+#[test]
+fn one_result_small_matrix_is_equal() {
+    let _turn = turn();
+    let outcome = go(&[]);
+    let different: Vec<String> = outcome
+        .different()
+        .map(|(arm, first)| format!("{arm}: {first}"))
+        .collect();
+    assert!(outcome.passed(), "{different:#?}");
+    assert_eq!(outcome.rows.len(), identity::small().len() + 1);
+    let absent = outcome
+        .rows
+        .iter()
+        .filter(|r| matches!(&r.status, Status::Absent { reason } if !reason.is_empty()));
+    assert!(absent.count() >= 2, "arms that do not exist yet say so");
+}
+
+/// C-15: the switch `cpu.isa` changes which code runs and no bit.
+#[test]
+fn c_15_every_instruction_set_gives_one_result() {
+    let _turn = turn();
+    let mut arms = identity::full();
+    arms.retain(|a| a.name.starts_with("isa ") && a.name.ends_with("chunk whole"));
+    let outcome = identity::run(pair(), &arms, Some(&pin()), &mut |_| {}).unwrap();
+    assert!(
+        outcome.passed(),
+        "{:?}",
+        outcome.different().collect::<Vec<_>>()
+    );
+    let ran = |name: &str| {
+        let row = outcome.rows.iter().find(|r| r.arm.contains(name)).unwrap();
+        row.status == Status::Equal
+    };
+    assert!(ran("baseline"));
+    assert_eq!(ran("avx2"), fpx_quant::Isa::Avx2.available());
+}
+
+/// A base that is not the pinned one is a difference, even if all arms agree with it.
+#[test]
+fn c_32_another_base_than_the_pinned_one_is_named() {
+    let _turn = turn();
+    let arms: Vec<_> = identity::small().into_iter().take(1).collect();
+    let outcome = identity::run(pair(), &arms, Some("00"), &mut |_| {}).unwrap();
+    assert!(!outcome.passed());
+    let (arm, first) = outcome.different().next().unwrap();
+    assert_eq!((arm, first.what), ("base", What::Pin));
+}
+
+/// Planted faults (docs/traps.md): each is caught, and the first difference says what and where.
+#[cfg(feature = "mutants")]
+mod planted {
+    use super::*;
+    use engine_core::mutant::activate;
+
+    fn with(fault: u32, arms: &[&str]) -> Outcome {
+        let _turn = turn();
+        pair();
+        activate(fault);
+        let outcome = go(arms);
+        activate(0);
+        outcome
+    }
+
+    fn first<'a>(outcome: &'a Outcome, arm: &str) -> &'a identity::Difference {
+        outcome
+            .different()
+            .find(|(name, _)| *name == arm)
+            .unwrap()
+            .1
+    }
+
+    #[test]
+    fn c_32_one_ulp_in_one_kernel_is_caught() {
+        let outcome = with(43, &["chunk 129"]);
+        let first = first(&outcome, "chunk 129");
+        assert!(matches!(first.what, What::Logits | What::State), "{first}");
+        assert_eq!(first.position, Some(0), "{first}");
+    }
+
+    #[test]
+    fn c_32_one_stale_cache_row_is_caught() {
+        let outcome = with(320, &["save and load", "chunk 129"]);
+        let first = first(&outcome, "save and load");
+        assert!(matches!(first.what, What::Logits | What::State), "{first}");
+        assert!(outcome.different().all(|(arm, _)| arm != "chunk 129"));
+    }
+
+    #[test]
+    fn c_29_a_silent_fallback_is_caught() {
+        let outcome = with(321, &["draft backbone fixed 4", "chunk 129"]);
+        let first = first(&outcome, "draft backbone fixed 4");
+        assert_eq!(first.what, What::Path, "{first}");
+        assert!(outcome.different().all(|(arm, _)| arm != "chunk 129"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Switches as the program takes them: refused loudly, shown, and with the effect they name.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn run(variables: &[(&str, &str)], args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fourspark"));
+    command.args(args).stdin(Stdio::null());
+    command.envs(variables.iter().copied()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const ASK: [&str; 7] = [
+    "run",
+    "What is the capital of France?",
+    "--json",
+    "--max-tokens",
+    "12",
+    "--threads",
+    "1",
+];
+
+/// C-16: a variable that cannot be taken stops the start with its name, its value and what is allowed.
+#[test]
+fn c_16_a_refused_variable_stops_the_start() {
+    let set = [
+        ("FOURSPARK_CPU_ISA", "fast"),
+        ("DFLASH_MOE_FUSED_COMBINE", "1"),
+        ("LUCE_DS4_DRAFT_BACKEND", "ipc"),
+        ("FOURSPARK_NOTHING", "1"),
+    ];
+    let output = run(&set, &["doctor"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty());
+    let said = said(&output);
+    for (name, value) in set {
+        let line = said.lines().find(|l| l.contains(name)).expect(name);
+        assert!(line.contains(&format!("{value:?}")), "{line}");
+    }
+    assert!(said.contains("auto, baseline, avx2, avx512"), "{said}");
+    assert!(said.contains("--draft-model"), "{said}");
+    assert_eq!(said.lines().count(), 4);
+}
+
+#[test]
+fn the_effective_set_is_printed_and_recorded() {
+    let silent = run(&[], &ASK);
+    assert!(!said(&silent).contains("switches:"), "{}", said(&silent));
+    assert_eq!(json(&silent)["switches"], serde_json::json!([]));
+    let output = run(&[("FOURSPARK_CPU_ISA", "baseline")], &ASK);
+    let line = "switches: cpu.isa = baseline (FOURSPARK_CPU_ISA); all: fourspark switches";
+    assert!(
+        said(&output).lines().any(|l| l == line),
+        "{}",
+        said(&output)
+    );
+    let switch = &json(&output)["switches"][0];
+    assert_eq!(switch["name"], "cpu.isa");
+    assert_eq!(switch["value"], "baseline");
+    assert_eq!(switch["set_by"], "FOURSPARK_CPU_ISA");
+    assert_eq!(json(&output)["ids"], json(&silent)["ids"]);
+}
+
+#[test]
+fn all_switches_are_listed_even_when_one_is_refused() {
+    let listed = json(&run(
+        &[("FOURSPARK_SPEC_DRAFT", "0")],
+        &["switches", "--json"],
+    ));
+    let all = listed["switches"].as_array().unwrap();
+    assert_eq!(all.len(), switches::TABLE.len());
+    let draft = all.iter().find(|s| s["name"] == "spec.draft").unwrap();
+    assert_eq!(
+        (&draft["value"], &draft["default"]),
+        (&"0".into(), &"1".into())
+    );
+    let wrong = run(&[("FOURSPARK_SPEC_DRAFT", "no")], &["switches"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let text = String::from_utf8(wrong.stdout.clone()).unwrap();
+    assert!(text.contains("cpu.isa = auto"), "{text}");
+    assert!(said(&wrong).contains("FOURSPARK_SPEC_DRAFT"));
+}
+
+/// C-15: the kill value takes the drafter out, says so, and changes no token.
+#[test]
+fn c_15_the_draft_switch_takes_the_drafter_out() {
+    let with = [&ASK[..], &["--draft"]].concat();
+    let on = run(&[], &with);
+    let off = run(&[("FOURSPARK_SPEC_DRAFT", "0")], &with);
+    assert!(
+        said(&off).contains("not loaded: the switch spec.draft is 0"),
+        "{}",
+        said(&off)
+    );
+    assert_eq!(json(&off)["ids"], json(&on)["ids"]);
+    let proposed = |o: &Output| json(o)["usage"]["proposed_tokens"].as_u64().unwrap();
+    assert!(proposed(&on) > 0, "{}", json(&on));
+    assert_eq!(proposed(&off), 0);
+}
