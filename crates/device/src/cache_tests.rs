@@ -1,3 +1,5 @@
+//! Tests of the image cache.
+
 use std::time::Duration;
 
 use super::*;

@@ -10,10 +10,11 @@ use crate::buffer::Buffer;
 use crate::driver::{Class, Code, Driver, DriverError, DriverResult, Facts, Memory, Place, Raw};
 use crate::driver::{Kind, Source};
 use crate::fault::{DeviceId, Fault};
+use crate::held::Core;
 use crate::image::Image;
 use crate::owned::{Allocation, Leftover, Module, close, memory, release};
 use crate::quiesced::Quiesced;
-use crate::stream::{Core, Stream};
+use crate::stream::Stream;
 
 /// Locks; a panic elsewhere does not make the state unusable, as every change is one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

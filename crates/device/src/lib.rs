@@ -36,6 +36,7 @@ mod event;
 pub mod fake;
 mod fault;
 mod graph;
+mod held;
 pub mod hip;
 mod host;
 mod image;

@@ -1,153 +1,21 @@
-//! Streams: work in order, and the ownership of everything that work still uses.
+//! Streams: work in order, checked before the runtime sees it. What the work uses is held by `held`.
 //!
-//! An operation's buffers, kernels and events are added to the stream's list *before* the runtime is
-//! called, and leave it only when an event recorded after the operation has fired. Must not know:
-//! what kernels do.
+//! Must not know: what kernels do.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use crate::buffer::View;
-use crate::device::{Inner, count, lock};
-use crate::driver::{Driver, DriverResult, Geometry, Place, Raw, Way};
+use crate::driver::{Driver, Geometry, Place, Way};
 use crate::event::Event;
 use crate::fault::{DeviceId, Fault};
 use crate::graph::Graph;
+use crate::held::Core;
 use crate::image::Kernel;
 use crate::launch::{Arg, check as check_launch};
-use crate::owned::{Allocation, Held, Leftover, Mark, Recorded, release};
+use crate::owned::{Allocation, Held, Recorded};
 
-/// Operations after which the stream marks what they use with an event.
-const BATCH: usize = 64;
 /// Bytes of one blocking copy's bounce buffer.
 const BOUNCE: u64 = 8 << 20;
-
-/// What a stream keeps alive.
-#[derive(Debug)]
-struct Keep<R: Driver> {
-    /// Used by operations after the last mark.
-    open: Vec<Held>,
-    /// Used by operations before a mark, oldest first.
-    marked: VecDeque<(Arc<Mark<R>>, Vec<Held>)>,
-    /// Used by the graph being captured, and its operations.
-    capture: Option<(Vec<Held>, usize)>,
-}
-
-/// The stream behind its handle.
-#[derive(Debug)]
-pub(crate) struct Core<R: Driver> {
-    device: Arc<Inner<R>>,
-    raw: Raw,
-    keep: Mutex<Keep<R>>,
-}
-
-impl<R: Driver> Core<R> {
-    pub(crate) fn new(device: &Arc<Inner<R>>) -> Result<Arc<Self>, Fault> {
-        device.alive()?;
-        // SAFETY: the device is open.
-        let raw = device.check(unsafe { device.driver.stream_create(device.handle) })?;
-        Ok(Arc::new(Self {
-            device: Arc::clone(device),
-            raw,
-            keep: Mutex::new(Keep {
-                open: Vec::new(),
-                marked: VecDeque::new(),
-                capture: None,
-            }),
-        }))
-    }
-
-    /// Puts one operation into the stream, or into the graph being captured.
-    fn submit(
-        &self,
-        uses: impl IntoIterator<Item = Held>,
-        call: impl FnOnce(&R, Raw, Raw) -> DriverResult<()>,
-    ) -> Result<(), Fault> {
-        let _gate = self.device.enter()?;
-        let mut keep = lock(&self.keep);
-        match &mut keep.capture {
-            Some((held, operations)) => {
-                held.extend(uses);
-                *operations += 1;
-            }
-            None => keep.open.extend(uses),
-        }
-        let result = call(&self.device.driver, self.device.handle, self.raw);
-        self.device.check(result)?;
-        if keep.capture.is_none() && keep.open.len() >= BATCH {
-            self.mark(&mut keep, false)?;
-        }
-        Ok(())
-    }
-
-    /// Records an event behind everything so far, hands the open list to it, and lets go of what is
-    /// done by now.
-    fn mark(&self, keep: &mut MutexGuard<'_, Keep<R>>, timed: bool) -> Result<Arc<Mark<R>>, Fault> {
-        let d = &self.device;
-        let mark = Arc::new(Mark::new(d, timed)?);
-        // The stream uses the event until it has fired.
-        keep.open.push(Arc::clone(&mark) as Held);
-        // SAFETY: event and stream are live and of this device.
-        d.check(unsafe { d.driver.event_record(d.handle, mark.raw, self.raw) })?;
-        let used = std::mem::take(&mut keep.open);
-        keep.marked.push_back((Arc::clone(&mark), used));
-        while let Some((oldest, _)) = keep.marked.front() {
-            if !oldest.done()? {
-                break;
-            }
-            keep.marked.pop_front();
-        }
-        Ok(mark)
-    }
-
-    /// Waits for everything and lets go of all of it.
-    pub(crate) fn settle(&self) -> Result<(), Fault> {
-        let d = &self.device;
-        let mut keep = lock(&self.keep);
-        if keep.capture.is_some() {
-            return Err(self.capturing("waiting"));
-        }
-        // SAFETY: the stream is live and of this device.
-        d.check(unsafe { d.driver.stream_sync(d.handle, self.raw) })?;
-        let (open, marked) = (
-            std::mem::take(&mut keep.open),
-            std::mem::take(&mut keep.marked),
-        );
-        drop(keep);
-        drop((open, marked));
-        Ok(())
-    }
-
-    fn capturing(&self, what: &'static str) -> Fault {
-        Fault::Capturing {
-            device: self.device.id,
-            what,
-        }
-    }
-
-    fn refuse_capture(&self, what: &'static str) -> Result<(), Fault> {
-        match lock(&self.keep).capture {
-            Some(_) => Err(self.capturing(what)),
-            None => Ok(()),
-        }
-    }
-}
-
-impl<R: Driver> Drop for Core<R> {
-    fn drop(&mut self) {
-        // A second try, for a runtime that failed once for no lasting reason.
-        if self.settle().is_err() && self.settle().is_err() {
-            let mut keep = lock(&self.keep);
-            let open = std::mem::take(&mut keep.open);
-            let marked = std::mem::take(&mut keep.marked);
-            let capture = keep.capture.take();
-            // Nobody knows whether the device still uses these: they are never released.
-            std::mem::forget((open, marked, capture));
-            count(&self.device.tally.abandoned);
-        }
-        release(&self.device, Some(Leftover::Stream(self.raw)));
-    }
-}
 
 /// Work in order on a device. Dropping it waits for the work.
 #[derive(Debug)]
@@ -165,7 +33,7 @@ impl<R: Driver> Stream<R> {
     /// # Errors
     /// `Capturing`, `Quiesced`, `Call`, `Lost`.
     pub fn record(&self) -> Result<Event<R>, Fault> {
-        self.recorded(false)
+        self.0.record(false).map(Event)
     }
 
     /// Marks the point reached now, with a clock, for [`Event::millis_since`].
@@ -173,16 +41,7 @@ impl<R: Driver> Stream<R> {
     /// # Errors
     /// As [`Stream::record`].
     pub fn record_timed(&self) -> Result<Event<R>, Fault> {
-        self.recorded(true)
-    }
-
-    fn recorded(&self, timed: bool) -> Result<Event<R>, Fault> {
-        let _gate = self.0.device.enter()?;
-        let mut keep = lock(&self.0.keep);
-        if keep.capture.is_some() {
-            return Err(self.0.capturing("recording an event"));
-        }
-        self.0.mark(&mut keep, timed).map(Event)
+        self.0.record(true).map(Event)
     }
 
     /// Makes later work wait for an event of a stream of the same device.
@@ -211,10 +70,10 @@ impl<R: Driver> Stream<R> {
         self.0.settle()
     }
 
-    /// Copies `from` over `to`, both of the same length.
+    /// Copies `from` over `to`, both of the same length, neither reaching into the other.
     ///
     /// # Errors
-    /// `WrongDevice`, `Range` for different lengths, `Quiesced`, `Call`, `Lost`.
+    /// `WrongDevice`, `Range` for different lengths or an overlap, `Quiesced`, `Call`, `Lost`.
     pub fn copy(&self, from: &View<R>, to: &View<R>) -> Result<(), Fault> {
         self.ours(from)?;
         self.ours(to)?;
@@ -232,6 +91,15 @@ impl<R: Driver> Stream<R> {
             _ => Way::Within,
         };
         let (source, destination, bytes) = (from.address(), to.address(), from.len());
+        // Undefined on CUDA and HIP. Different allocations cannot overlap.
+        if source.abs_diff(destination) < bytes {
+            return Err(Fault::Range {
+                what: "copy onto itself",
+                start: source.abs_diff(destination),
+                end: bytes,
+                len: bytes,
+            });
+        }
         if bytes == 0 {
             // Runtimes differ in whether that is an error.
             return self.0.device.enter().map(drop);
@@ -293,9 +161,9 @@ impl<R: Driver> Stream<R> {
         &self,
         work: impl FnOnce(&Self) -> Result<(), Fault>,
     ) -> Result<Graph<R>, Fault> {
-        self.capture_begin()?;
+        self.0.capture_begin()?;
         let worked = work(self);
-        let (ended, operations, held) = self.capture_end();
+        let (ended, operations, held) = self.0.capture_end();
         let graph = ended.map(|raw| Recorded {
             device: Arc::clone(&self.0.device),
             raw,
@@ -304,42 +172,6 @@ impl<R: Driver> Stream<R> {
         });
         worked?;
         graph.map(|g| Graph(Arc::new(g)))
-    }
-
-    fn capture_begin(&self) -> Result<(), Fault> {
-        let d = &self.0.device;
-        let _gate = d.enter()?;
-        let mut keep = lock(&self.0.keep);
-        if keep.capture.is_some() {
-            return Err(self.0.capturing("another capture"));
-        }
-        // SAFETY: the stream is live and not captured.
-        d.check(unsafe { d.driver.capture_begin(d.handle, self.0.raw) })?;
-        keep.capture = Some((Vec::new(), 0));
-        Ok(())
-    }
-
-    fn capture_end(&self) -> (Result<Raw, Fault>, usize, Vec<Held>) {
-        let d = &self.0.device;
-        let mut keep = lock(&self.0.keep);
-        let end = || {
-            // SAFETY: the stream is live and captured.
-            unsafe { d.driver.capture_end(d.handle, self.0.raw) }
-        };
-        // A stream that stays in capture takes no work: worth a second try.
-        let first = end();
-        let ended = match first {
-            Err(e) => match end() {
-                Ok(graph) => {
-                    release(d, Some(Leftover::Graph(graph)));
-                    Err(e)
-                }
-                Err(_) => Err(e),
-            },
-            ok => ok,
-        };
-        let (held, operations) = keep.capture.take().unwrap_or_default();
-        (d.check(ended), operations, held)
     }
 
     /// Runs a graph.

@@ -173,6 +173,27 @@ fn images_of_another_form_are_refused() {
 }
 
 #[test]
+fn copies_that_overlap_or_differ_in_length_are_refused() {
+    let device = watched().open(0).unwrap();
+    let (stream, y) = (
+        device.stream().unwrap(),
+        device.alloc(Place::Device, 64).unwrap(),
+    );
+    let part = |start, len| y.part(start, len).unwrap();
+    let copy = |from, to| stream.copy(&from, &to).map_err(|f| f.to_string());
+    assert_eq!(copy(part(0, 32), part(32, 32)), Ok(()));
+    assert_eq!(copy(part(32, 32), part(0, 32)), Ok(()));
+    assert_eq!(copy(part(5, 0), part(5, 0)), Ok(()));
+    for (from, to) in [(0, 31), (31, 0), (8, 8)] {
+        let refused = copy(part(from, 32), part(to, 32)).unwrap_err();
+        assert!(refused.starts_with("copy onto itself: "), "{refused}");
+    }
+    let refused = copy(part(0, 8), part(32, 9)).unwrap_err();
+    assert_eq!(refused, "copy of different lengths: bytes 0..8 of 9");
+    assert!(y.part(60, 5).is_err() && y.part(u64::MAX, 2).is_err());
+}
+
+#[test]
 fn devices_that_are_not_there_are_refused() {
     let refused = watched().open(7).unwrap_err();
     assert_eq!(refused.to_string(), "fake:7: there are 1 devices");

@@ -17,6 +17,10 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "handles with an owner, released once",
     ),
     (
+        "crates/device/src/held.rs",
+        "calls on a stream that holds what they use",
+    ),
+    (
         "crates/device/src/stream.rs",
         "calls on memory that the stream holds",
     ),

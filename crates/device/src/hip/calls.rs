@@ -215,9 +215,8 @@ impl Driver for Hip {
     fn facts(&self, ordinal: u32) -> DriverResult<Facts> {
         let device = ordinal.cast_signed();
         let get = |what| self.attribute(device, what);
-        self.current(Raw::from(ordinal) + 1)?;
-        let (mut free, mut total) = (0, 0);
-        hip!(self, hipMemGetInfo(&raw mut free, &raw mut total))?;
+        let mut total = 0;
+        hip!(self, hipDeviceTotalMem(&raw mut total, device))?;
         Ok(Facts {
             name: self.name(device)?,
             arch: self.arch(device)?,

@@ -55,6 +55,7 @@ table! {
         hipSetDevice(i32) -> i32;
         hipDeviceGetName(*mut c_char, i32, i32) -> i32;
         hipDeviceGetAttribute(*mut i32, i32, i32) -> i32;
+        hipDeviceTotalMem(*mut usize, i32) -> i32;
         hipGetErrorName(i32) -> *const c_char;
         hipMemGetInfo(*mut usize, *mut usize) -> i32;
         hipMalloc(*mut Handle, usize) -> i32;
