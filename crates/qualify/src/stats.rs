@@ -4,7 +4,7 @@
 /// One in parts per million.
 pub const ONE: u64 = 1_000_000;
 /// Resamples of a bootstrap.
-const RESAMPLES: usize = 4000;
+const RESAMPLES: usize = 2000;
 
 /// `b / a` in parts per million, rounded to nearest; 0 if `a` is 0.
 #[must_use]

@@ -77,17 +77,6 @@ fn c_15_every_instruction_set_gives_one_result() {
     assert_eq!(ran("avx2"), fpx_quant::Isa::Avx2.available());
 }
 
-/// A base that is not the pinned one is a difference, even if all arms agree with it.
-#[test]
-fn c_32_another_base_than_the_pinned_one_is_named() {
-    let _turn = turn();
-    let arms: Vec<_> = identity::small().into_iter().take(1).collect();
-    let outcome = identity::run(pair(), &arms, Some("00"), &mut |_| {}).unwrap();
-    assert!(!outcome.passed());
-    let (arm, first) = outcome.different().next().unwrap();
-    assert_eq!((arm, first.what), ("base", What::Pin));
-}
-
 /// Planted faults (docs/traps.md): each is caught, and the first difference says what and where.
 #[cfg(feature = "mutants")]
 mod planted {

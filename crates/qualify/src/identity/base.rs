@@ -92,6 +92,15 @@ pub(crate) fn feed(
     seq: SeqId,
     tokens: &[TokenId],
 ) -> Result<Vec<[u8; 32]>, Error> {
+    feed_with(target, seq, tokens, row_digest)
+}
+
+fn feed_with<T>(
+    target: &mut CpuTarget,
+    seq: SeqId,
+    tokens: &[TokenId],
+    look: impl Fn(&[f32]) -> T,
+) -> Result<Vec<T>, Error> {
     let pos = target.pos(seq).unwrap_or(0);
     let span = Span {
         seq,
@@ -103,10 +112,21 @@ pub(crate) fn feed(
     };
     let ticket = target.submit(tokens, &[span])?;
     let rows = target.wait(ticket, None)?;
-    let digests = rows.logits.chunks_exact(rows.n_vocab);
-    let digests = digests.map(row_digest).collect();
+    let rows = rows.logits.chunks_exact(rows.n_vocab);
+    let out = rows.map(look).collect();
     target.commit(seq, pos + tokens.len() as u32);
-    Ok(digests)
+    Ok(out)
+}
+
+/// The most probable token, the lowest of equals.
+fn best(row: &[f32]) -> TokenId {
+    let mut at = 0;
+    for (i, v) in row.iter().enumerate() {
+        if *v > row[at] {
+            at = i;
+        }
+    }
+    TokenId::try_from(at).unwrap_or(TokenId::MAX)
 }
 
 impl Base {
@@ -141,9 +161,9 @@ impl Base {
                 row: ran.rows[0],
             })
         };
-        let greedy = alone(long, BUDGET, Plan::Greedy, 1)?;
-        // What follows is tied to this text by equality: a chunk is the same as its tokens one by one,
-        // which the chunk arms show.
+        // Prompts run in one pass here; `trace` then goes through the greedy text token by token, and
+        // what it finds must be this text and this state.
+        let greedy = alone(long, BUDGET, Plan::Greedy, PROMPT)?;
         let sampled = alone(long, BUDGET, Plan::Sampled, PROMPT)?;
         let five = NEIGHBOURS
             .iter()
@@ -183,10 +203,24 @@ fn trace(target: &mut CpuTarget, text: &Text) -> Result<Trace, Error> {
     let seq = target.open()?;
     target.poison_stale(seq)?;
     let (mut rows, mut states) = (Vec::new(), vec![target.digest(seq)?]);
-    for token in &whole[..whole.len() - 1] {
-        rows.extend(feed(target, seq, &[*token])?);
+    for (at, token) in whole[..whole.len() - 1].iter().enumerate() {
+        let look = |row: &[f32]| (row_digest(row), best(row));
+        for (digest, best) in feed_with(target, seq, &[*token], look)? {
+            rows.push(digest);
+            let next = at + 1;
+            if next >= text.prompt.len() && best != whole[next] {
+                return Err(Error::Base {
+                    position: next,
+                    expected: best,
+                    got: whole[next],
+                });
+            }
+        }
         states.push(target.digest(seq)?);
     }
     target.close(seq);
+    if states.last() != Some(&text.state) {
+        return Err(Error::BaseState);
+    }
     Ok((rows, states))
 }

@@ -209,6 +209,19 @@ pub enum Error {
         /// Why it ended.
         reason: String,
     },
+    /// Token by token the base's text is another than with its prompt in one pass.
+    #[error("base: token by token, position {position} has token {expected}, in one pass {got}")]
+    Base {
+        /// The position.
+        position: usize,
+        /// The token of the plain way.
+        expected: engine_core::TokenId,
+        /// The other.
+        got: engine_core::TokenId,
+    },
+    /// Token by token the base's state is another than with its prompt in one pass.
+    #[error("base: token by token, the state is another than with the prompt in one pass")]
+    BaseState,
     /// The prompt does not fit the model.
     #[error("the prompt has {got} tokens, the matrix needs at least {expected}")]
     Prompt {
@@ -222,4 +235,119 @@ pub enum Error {
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, status: Status) -> Row {
+        Row {
+            arm: name.to_owned(),
+            ids: String::new(),
+            state: String::new(),
+            evidence: String::new(),
+            status,
+        }
+    }
+
+    fn outcome(statuses: Vec<Status>) -> Outcome {
+        Outcome {
+            base: String::new(),
+            rows: statuses.into_iter().map(|s| row("x", s)).collect(),
+        }
+    }
+
+    /// A base that is not the pinned one is a difference, even if all arms agree with it.
+    #[test]
+    fn c_32_another_base_than_the_pinned_one_is_named() {
+        let text = base::Text {
+            prompt: vec![1],
+            ids: vec![2, 3],
+            state: [0; 32],
+            row: [1; 32],
+        };
+        let base = Base {
+            greedy: text.clone(),
+            sampled: text,
+            five: Vec::new(),
+            rows: vec![[2; 32]],
+            states: vec![[3; 32]],
+        };
+        let digest = base.digest();
+        assert_eq!(
+            base_row(&base, &digest, Some(&digest)).status,
+            Status::Equal
+        );
+        let Status::Differs { first } = base_row(&base, &digest, Some("00")).status else {
+            panic!("not noticed")
+        };
+        assert_eq!((first.what, first.got), (What::Pin, digest.clone()));
+        let mut other = base;
+        other.rows[0][31] ^= 1;
+        assert_ne!(other.digest(), digest, "one bit of one row");
+    }
+
+    /// The comparer objects to each kind of difference, and names the first.
+    #[test]
+    fn c_32_the_first_difference_is_named() {
+        let want = base::Text {
+            prompt: vec![5; 10],
+            ids: vec![1, 2, 3],
+            state: [7; 32],
+            row: [8; 32],
+        };
+        let found = |ids: &[u32], state, row| arm::compare(2, &want, ids, &state, &row);
+        assert_eq!(found(&[1, 2, 3], [7; 32], [8; 32]), None);
+        let first = found(&[1, 9, 9], [0; 32], [0; 32]).unwrap();
+        assert_eq!(
+            (first.what, first.sequence, first.position),
+            (What::Ids, 2, Some(11))
+        );
+        assert_eq!((first.expected.as_str(), first.got.as_str()), ("2", "9"));
+        let first = found(&[1, 2], [7; 32], [8; 32]).unwrap();
+        assert_eq!((first.position, first.got.as_str()), (Some(12), "no token"));
+        assert_eq!(
+            found(&[1, 2, 3], [0; 32], [8; 32]).unwrap().what,
+            What::State
+        );
+        assert_eq!(
+            found(&[1, 2, 3], [7; 32], [0; 32]).unwrap().what,
+            What::Logits
+        );
+    }
+
+    #[test]
+    fn nothing_compared_is_no_pass() {
+        let absent = Status::Absent {
+            reason: "none".to_owned(),
+        };
+        let differs = Status::Differs {
+            first: arm::off_path("a", "b"),
+        };
+        assert!(outcome(vec![Status::Equal, Status::Equal, absent.clone()]).passed());
+        assert!(!outcome(vec![Status::Equal, absent]).passed());
+        assert!(!outcome(vec![Status::Equal, Status::Equal, differs]).passed());
+        assert!(!outcome(vec![]).passed());
+    }
+
+    #[test]
+    fn the_matrix_has_every_kind_once() {
+        let arms = full();
+        let names: std::collections::BTreeSet<&str> =
+            arms.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(names.len(), arms.len(), "names are unique");
+        for n in [1, 3, 4, 5, 127, 128, 129] {
+            assert!(names.contains(format!("chunk {n}").as_str()));
+        }
+        for width in 2..=8 {
+            assert!(names.contains(format!("width {width} rising").as_str()));
+        }
+        for source in ["backbone", "suffix", "chooser"] {
+            for policy in ["fixed 4", "threshold", "ewma", "reward"] {
+                assert!(names.contains(format!("draft {source} {policy}").as_str()));
+            }
+        }
+        assert_eq!(small().len(), 13);
+    }
 }
