@@ -1,5 +1,7 @@
 //! Acceptance and speed of the shipped pair by kind of text:
 //! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS]]]]`.
+//! With 0 threads one thread runs and its processor time is measured instead of the clock's, by the
+//! policies too: for a machine that others use.
 //!
 //! Every text is made plainly and with each way of drafting in turn, in alternating order; a ratio is the
 //! time of plain decoding over that of the other run beside it, decoding alone, and the median of all is
@@ -20,7 +22,7 @@ use ds4_target::{CpuTarget, GgufSource, Model, Options};
 use dspark_draft::backbone::{self, LocalBackbone};
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::speculate::{
-    Config, Emitted, Flow, Grants, InPass, Need, Request, Sink, Speculator, Turn,
+    Clock, Config, Emitted, Flow, Grants, InPass, Need, Request, Sink, Speculator, Turn,
 };
 use dspark_draft::stats::Stats;
 use dspark_draft::suffix::{Chooser, Suffix};
@@ -76,6 +78,25 @@ impl Pair {
     }
 }
 
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Watch {
+    Wall(Instant),
+    Processor,
+}
+
+impl Clock for Watch {
+    fn seconds(&self) -> f64 {
+        match self {
+            Self::Wall(start) => start.elapsed().as_secs_f64(),
+            Self::Processor => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+            }
+        }
+    }
+}
+
 /// A way of decoding; it lives as long as a server would.
 struct Way {
     name: &'static str,
@@ -85,7 +106,7 @@ struct Way {
     seconds: f64,
 }
 
-fn ways(pair: &Pair, t: &CpuTarget) -> Vec<Way> {
+fn ways(pair: &Pair, t: &CpuTarget, watch: Watch) -> Vec<Way> {
     let config = |policy, depth| Config {
         policy,
         depth,
@@ -96,7 +117,7 @@ fn ways(pair: &Pair, t: &CpuTarget) -> Vec<Way> {
     let way = |name, drafter, config| Way {
         name,
         drafter,
-        speculator: Speculator::new(t.info(), config),
+        speculator: Speculator::with_clock(t.info(), config, Box::new(watch)),
         ratios: Vec::new(),
         seconds: 0.0,
     };
@@ -125,7 +146,7 @@ impl Sink for Tokens {
 }
 
 /// Runs a request; its text and the seconds of its steps after the prompt.
-fn run(t: &mut CpuTarget, way: &mut Way, request: &Request) -> (Vec<TokenId>, f64) {
+fn run(t: &mut CpuTarget, way: &mut Way, request: &Request, watch: Watch) -> (Vec<TokenId>, f64) {
     let seq = t.open().unwrap();
     way.speculator.admit(t, seq, request.clone()).unwrap();
     let (mut sink, mut seconds) = (Tokens::default(), 0.0);
@@ -133,7 +154,7 @@ fn run(t: &mut CpuTarget, way: &mut Way, request: &Request) -> (Vec<TokenId>, f6
         let Some((_, need)) = way.speculator.needs().next() else {
             break;
         };
-        let begin = Instant::now();
+        let begin = watch.seconds();
         way.speculator.step(Turn {
             target: &mut *t,
             drafter: match way.drafter.as_mut() {
@@ -145,7 +166,7 @@ fn run(t: &mut CpuTarget, way: &mut Way, request: &Request) -> (Vec<TokenId>, f6
             riders: &[],
         });
         if need == Need::Decode {
-            seconds += begin.elapsed().as_secs_f64();
+            seconds += watch.seconds() - begin;
         }
     }
     t.close(seq);
@@ -169,15 +190,21 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn kind(pair: &Pair, t: &mut CpuTarget, list: &[Prompt], budget: u32, rounds: usize) {
-    let mut ways = ways(pair, t);
+fn kind(
+    pair: &Pair,
+    t: &mut CpuTarget,
+    list: &[Prompt],
+    (budget, rounds): (u32, usize),
+    watch: Watch,
+) {
+    let mut ways = ways(pair, t, watch);
     for round in 0..rounds {
         for prompt in list {
             let request = request(pair, prompt, budget);
             for at in 1..ways.len() {
                 let (first, second) = if round % 2 == 0 { (0, at) } else { (at, 0) };
-                let a = run(t, &mut ways[first], &request);
-                let b = run(t, &mut ways[second], &request);
+                let a = run(t, &mut ways[first], &request, watch);
+                let b = run(t, &mut ways[second], &request, watch);
                 assert_eq!(a.0, b.0, "{}: {:?}", ways[at].name, prompt.text);
                 let (plain, other) = if first == 0 { (a.1, b.1) } else { (b.1, a.1) };
                 ways[at].seconds += other;
@@ -230,7 +257,7 @@ fn show(s: &Stats) {
 }
 
 /// Milliseconds of a pass of 1 to 8 rows behind `ids`, with or without taps.
-fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap) -> Vec<f64> {
+fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap, watch: Watch) -> Vec<f64> {
     let seq = t.open().unwrap();
     let span = |pos: usize, n: usize, out, tap: &Tap| Span {
         seq,
@@ -247,11 +274,11 @@ fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap) -> Vec<f64> {
     let mut samples = vec![Vec::new(); 8];
     for _ in 0..40 {
         for rows in 1..=8 {
-            let begin = Instant::now();
+            let begin = watch.seconds();
             let span = span(ids.len(), rows, Out::All, tap);
             let ticket = t.submit(&ids[..rows], &[span]).unwrap();
             t.wait(ticket, None).unwrap();
-            samples[rows - 1].push(1e3 * begin.elapsed().as_secs_f64());
+            samples[rows - 1].push(1e3 * (watch.seconds() - begin));
             t.commit(seq, ids.len() as Pos);
         }
     }
@@ -264,6 +291,7 @@ struct Recorder<D> {
     inner: D,
     proposed: Vec<(Pos, Vec<TokenId>)>,
     seconds: f64,
+    watch: Watch,
 }
 
 impl<D: Drafter> Drafter for Recorder<D> {
@@ -273,9 +301,9 @@ impl<D: Drafter> Drafter for Recorder<D> {
         asks: &[Ask],
         plans: &[&SamplePlan],
     ) -> Result<Vec<Proposal>, Fault> {
-        let begin = Instant::now();
+        let begin = self.watch.seconds();
         let found = self.inner.propose(target, asks, plans)?;
-        self.seconds += begin.elapsed().as_secs_f64();
+        self.seconds += self.watch.seconds() - begin;
         let places = asks.iter().map(|a| a.pos);
         self.proposed
             .extend(places.zip(found.into_iter().map(|p| p.tokens)));
@@ -300,7 +328,13 @@ impl<D: Drafter> Drafter for Recorder<D> {
 }
 
 /// For each text: how many candidates were right at each of its positions; and the seconds of a draft.
-fn hits(pair: &Pair, t: &mut CpuTarget, list: &[Prompt], budget: u32) -> (Vec<Vec<usize>>, f64) {
+fn hits(
+    pair: &Pair,
+    t: &mut CpuTarget,
+    list: &[Prompt],
+    budget: u32,
+    watch: Watch,
+) -> (Vec<Vec<usize>>, f64) {
     let (mut all, mut seconds, mut drafts) = (Vec::new(), 0.0, 0);
     for prompt in list {
         let request = request(pair, prompt, budget);
@@ -308,6 +342,7 @@ fn hits(pair: &Pair, t: &mut CpuTarget, list: &[Prompt], budget: u32) -> (Vec<Ve
             inner: pair.drafter(t),
             proposed: Vec::new(),
             seconds: 0.0,
+            watch,
         };
         let config = Config {
             policy: Policy::Fixed(6),
@@ -374,18 +409,24 @@ fn main() {
     let arg = |at: usize, or: usize| args.get(at).copied().unwrap_or(or);
     let (each, budget, rounds, threads) = (arg(0, 15), arg(1, 200) as u32, arg(2, 4), arg(3, 2));
     let pair = Pair::load();
-    let mut t = pair.target(threads);
+    let watch = match threads {
+        0 => Watch::Processor,
+        _ => Watch::Wall(Instant::now()),
+    };
+    let mut t = pair.target(threads.max(1));
     let all = prompts().unwrap();
+    let corpus = blake3::hash(&std::fs::read(testkit::prompts::path()).unwrap());
+    println!("prompts {}", corpus.to_hex());
     println!("{each} prompts a kind, at most {budget} tokens, {rounds} rounds, {threads} threads");
     let by_kind = || all.chunks(15).map(|list| &list[..each.min(15)]);
     for (name, list) in KINDS.iter().zip(by_kind()) {
         println!("{name}");
-        kind(&pair, &mut t, list, budget, rounds);
+        kind(&pair, &mut t, list, (budget, rounds), watch);
     }
     let ids: Vec<TokenId> = all.iter().flat_map(|p| p.ids.clone()).take(200).collect();
-    let bare = pass_times(&mut t, &ids, &Tap::default());
+    let bare = pass_times(&mut t, &ids, &Tap::default(), watch);
     let tap = pair.drafter(&t).tap();
-    let tapped = pass_times(&mut t, &ids, &tap);
+    let tapped = pass_times(&mut t, &ids, &tap, watch);
     let line = |v: &[f64]| -> String { v.iter().map(|v| format!(" {v:.3}")).collect() };
     println!("ms of a pass of 1..8 rows at 200 positions:{}", line(&bare));
     println!(
@@ -393,7 +434,7 @@ fn main() {
         line(&tapped)
     );
     for (name, list) in KINDS.iter().zip(by_kind()) {
-        let (hits, draft) = hits(&pair, &mut t, list, budget);
+        let (hits, draft) = hits(&pair, &mut t, list, budget, watch);
         println!(
             "{name}: a draft takes {:.3} ms; replay at widths 2..6:",
             1e3 * draft

@@ -75,7 +75,7 @@ fn usage_counts_predictions_and_says_when_the_drafter_was_lost() {
     assert_eq!(answer["choices"][0]["message"]["content"], "aaaaaaaaab");
     let usage = &answer["usage"];
     let details = &usage["completion_tokens_details"];
-    // After the first token spans of three: aaa, aaa, aa and b of aab, then the end of its turn.
+    // After the first token three spans of two candidates that fit, then b, which is not followed by b.
     assert_eq!(details["accepted_prediction_tokens"], 6);
     assert_eq!(details["rejected_prediction_tokens"], 2);
     assert_eq!(

@@ -18,7 +18,8 @@ pub struct RewardOptions {
     pub costs: Vec<(usize, f64)>,
     /// Passes over which the going rate is taken.
     pub window: usize,
-    /// Most steps without a draft between two probes.
+    /// Most steps without a draft between two probes; more where a draft takes so long that probes would
+    /// take more than their share of the time.
     pub probe_cap: u32,
     /// Whether widths of unknown cost are tried. Costs time at the start, never tokens.
     pub explore: bool,
@@ -61,6 +62,10 @@ const KNOWN: u32 = 2;
 /// Widths are tried for this share of the time, and a little more at the start: plain passes' worth.
 const TRIAL_SHARE: f64 = 0.01;
 const TRIAL_START: f64 = 2.0;
+
+/// Probes may take this share of the time, though they come at least once in so many steps.
+const PROBE_SHARE: f64 = 0.0125;
+const PROBE_LEAST: u32 = 512;
 
 /// A draft that takes so many times the dearest of late met a page fault or a busy machine.
 const ODD: f64 = 3.0;
@@ -150,6 +155,8 @@ pub(crate) struct Reward {
     /// that copies takes no time.
     draft: f64,
     dearest: f64,
+    /// Seconds of the last draft after a pause, with what it caught up.
+    probe: f64,
     /// The pass of the last one.
     drafted: u64,
     habit: Habit,
@@ -170,6 +177,7 @@ impl Reward {
             costs: Costs::seeded(&options.costs),
             draft: 0.0,
             dearest: 0.0,
+            probe: 0.0,
             drafted: 0,
             habit: Habit::default(),
             calibration: Calibration::default(),
@@ -194,6 +202,17 @@ impl Reward {
         if seconds > 0.0 { tokens / seconds } else { 0.0 }
     }
 
+    /// Most steps between two probes.
+    fn cap(&self) -> u32 {
+        let own = self.options.probe_cap;
+        let plain = self.costs.estimate(1).unwrap_or(0.0);
+        if plain <= 0.0 {
+            return own;
+        }
+        let steps = self.probe.max(self.dearest) / (PROBE_SHARE * plain);
+        own.max((steps as u32).min(PROBE_LEAST))
+    }
+
     pub(crate) fn wants_draft(&self, arm: &mut Arm) -> bool {
         // The first passes tell what a row costs without a draft.
         if self.options.explore && self.costs.known(1).0 < KNOWN && self.pass < 8 {
@@ -201,7 +220,7 @@ impl Reward {
         }
         if !arm.begun {
             let since = self.pass - self.drafted;
-            arm.begin(self.habit, since, self.options.probe_cap);
+            arm.begin(self.habit, since, self.cap());
         }
         if arm.plain > 0 {
             arm.plain -= u32::from(!mutant(248));
@@ -222,6 +241,9 @@ impl Reward {
         }
         let each = seconds.max(0.0) / asked as f64;
         let paused = self.drafted != self.pass;
+        if paused {
+            self.probe = each;
+        }
         self.draft = if self.dearest == 0.0 {
             each
         } else if paused {
@@ -258,7 +280,7 @@ impl Reward {
             if choice.proposal.is_some() {
                 let gain = self.gain(base, &self.survivals);
                 self.habit.observe(gain);
-                choice.seq.arm.observe(gain, self.options.probe_cap);
+                choice.seq.arm.observe(gain, self.cap());
             }
             self.calibration
                 .survival(logits, choice.cap, 0.0, &mut self.survivals);

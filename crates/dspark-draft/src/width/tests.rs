@@ -170,6 +170,19 @@ fn a_losing_draft_is_not_run_but_probed() {
 }
 
 #[test]
+fn a_dear_draft_is_probed_less_often() {
+    let mut device = devices()[0].clone();
+    device.draft = 1.2 * device.pass[0];
+    let hopeless = process(&[0.02, 0.01, 0.01, 0.01, 0.01], 0.0, (1.0, 0.0));
+    let mut bench = Bench::new(reward(), &device, hopeless, 3);
+    bench.run(400);
+    let run = bench.run(5000);
+    let share = run.tokens / run.time * device.pass[0];
+    assert!(share > 0.985, "{share:.4}, {run:?}");
+    assert!(run.drafts >= 40, "{run:?}");
+}
+
+#[test]
 fn short_texts_do_not_learn_each_for_itself_that_drafting_loses() {
     let device = &devices()[0];
     let hopeless = process(&[0.02, 0.01, 0.01, 0.01, 0.01], 0.0, (1.0, 0.0));
