@@ -1,3 +1,5 @@
+//! Tests of the cache of compiled images: hits, damage, size. Must not know: runtimes.
+
 //! Tests of the image cache.
 
 use std::time::Duration;
