@@ -52,6 +52,7 @@ struct alignas(8) f32x2 {
 #if FS_HOST
 #include "../host/exec.h"
 #define FS_DEVICE static inline
+#define FS_DEVICE_MEMBER inline
 #define FS_UNROLL
 #define FS_RESTRICT __restrict
 #define FS_SHARED(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), false))
@@ -72,6 +73,7 @@ struct alignas(8) f32x2 {
 #define FS_EXPORT(name, threads)
 #if defined(__clang__)
 #define FS_DEVICE static inline __attribute__((device, always_inline))
+#define FS_DEVICE_MEMBER inline __attribute__((device, always_inline))
 #define FS_SHARED(T, name) static __attribute__((shared)) T name
 #define FS_DYN_ARRAY extern __attribute__((shared)) u32x4 fs_dynamic[]
 #if FS_HIP
@@ -83,6 +85,7 @@ struct alignas(8) f32x2 {
 #endif
 #else
 #define FS_DEVICE static __device__ __forceinline__
+#define FS_DEVICE_MEMBER __device__ __forceinline__
 #define FS_SHARED(T, name) __shared__ T name
 #define FS_DYN_ARRAY extern __shared__ u32x4 fs_dynamic[]
 #define FS_KERNEL(name, threads, blocks) \
@@ -92,6 +95,9 @@ struct alignas(8) f32x2 {
   FS_DYN_ARRAY;                \
   T& name = *reinterpret_cast<T*>(fs_dynamic)
 #endif
+
+// A static function of a struct.
+#define FS_DEVICE_STATIC static FS_DEVICE_MEMBER
 
 static constexpr u32 FS_WARP = 32;
 
@@ -169,6 +175,13 @@ FS_DEVICE float fs_f32(u32 v) { return __uint_as_float(v); }
 FS_DEVICE u32 fs_bits(float v) { return __float_as_uint(v); }
 #endif
 FS_DEVICE float fs_shfl_xor(float v, u32 mask) { return fs_f32(fs_shfl_xor(fs_bits(v), mask)); }
+#endif
+#if FS_HOST
+FS_DEVICE float fs_shfl(float v, u32 lane, int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
+  return fs_f32(fs_shfl(fs_bits(v), lane, line, file));
+}
+#else
+FS_DEVICE float fs_shfl(float v, u32 lane) { return fs_f32(fs_shfl(fs_bits(v), lane)); }
 #endif
 
 FS_DEVICE u32 fs_lane() { return fs_tid() & 31; }
@@ -268,6 +281,29 @@ FS_DEVICE u32 fs_prmt(u32 a, u32 b, u32 sel) {
     r |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * n);
   }
   return r;
+#endif
+}
+
+// ---- counters
+
+// Adds to a counter of global or shared memory that other threads add to as well. Integers only: their
+// sum has no order. Other threads see the sum after a barrier (shared) or the launch (global).
+FS_DEVICE void fs_count(u32* counter, u32 n) {
+#if FS_CUDA
+  asm volatile("red.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+#elif FS_HIP && defined(__AMDGCN__)
+  (void)__hip_atomic_fetch_add(counter, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *counter += n;
+#endif
+}
+FS_DEVICE void fs_count(u64* counter, u64 n) {
+#if FS_CUDA
+  asm volatile("red.add.u64 [%0], %1;" ::"l"(counter), "l"(n) : "memory");
+#elif FS_HIP && defined(__AMDGCN__)
+  (void)__hip_atomic_fetch_add(counter, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *counter += n;
 #endif
 }
 

@@ -78,6 +78,41 @@ fn attention_equals_the_reference() {
 }
 
 #[test]
+fn hyper_connections_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::hc::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn stored_rows_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::rows::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn routes_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::route::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn compressed_rows_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::compress::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn scores_and_key_lists_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::index::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }

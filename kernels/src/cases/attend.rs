@@ -1,9 +1,10 @@
 //! Cases of `attend.cu`.
 
-use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32};
+use super::reference::Activations;
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32};
 use crate::KernelError;
 use crate::cpu::{AttendScratch, attend};
-use crate::launch::attend::{Shape, chunks, merge};
+use crate::launch::attend::{Output, Shape, chunks, merge};
 
 /// Key counts around the chunk size, several positions and heads.
 ///
@@ -31,13 +32,13 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     }
     let mut outcomes = Vec::new();
     for s in shapes {
-        outcomes.push(one(runner, &s)?);
+        outcomes.extend(one(runner, &s)?);
         runner.reset();
     }
     Ok(outcomes)
 }
 
-fn one<R: Runner>(runner: &mut R, s: &Shape) -> Result<Outcome, KernelError> {
+fn one<R: Runner>(runner: &mut R, s: &Shape) -> Result<Vec<Outcome>, KernelError> {
     let mut noise = Noise::new((s.positions * 7919 + s.stride * 31 + s.dim) as u64);
     let mut floats = |n: usize| (0..n).map(|_| noise.value()).collect::<Vec<f32>>();
     let (q, rows) = (
@@ -82,14 +83,33 @@ fn one<R: Runner>(runner: &mut R, s: &Shape) -> Result<Outcome, KernelError> {
         &chunks(s, scale)?,
         &[inputs[0], inputs[1], inputs[2], inputs[3], m, l, acc],
     )?;
-    let (sinks, out) = (
-        runner.load(&f32_bytes(&sinks), 0)?,
+    let sinks = runner.load(&f32_bytes(&sinks), 0)?;
+    let blocks = Activations::new(&want, s.positions * s.heads, s.dim);
+    let outs = [
         runner.poisoned(want.len() * 4)?,
-    );
-    runner.launch(&merge(s)?, &[m, l, acc, sinks, inputs[3], out])?;
+        runner.poisoned(blocks.q.len())?,
+        runner.poisoned(blocks.meta.len())?,
+    ];
+    let output = Output {
+        n_rot: 0,
+        floats: true,
+        a8: true,
+    };
+    runner.launch(
+        &merge(s, &output)?,
+        &[m, l, acc, sinks, inputs[3], outs[0], outs[1], outs[2]],
+    )?;
     let name = format!(
         "attend {}x{}x{} over {}",
         s.positions, s.heads, s.dim, s.stride
     );
-    Ok(compare_f32(name, &want, &to_f32(&runner.read(out)?)))
+    Ok(vec![
+        compare_f32(&name, &want, &to_f32(&runner.read(outs[0])?)),
+        compare_bytes(format!("{name} q"), &blocks.q, &runner.read(outs[1])?),
+        compare_bytes(
+            format!("{name} d and sums"),
+            &blocks.meta,
+            &runner.read(outs[2])?,
+        ),
+    ])
 }
