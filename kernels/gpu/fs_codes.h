@@ -3,26 +3,38 @@
 #pragma once
 #include "fourspark.h"
 
-#if FS_HIP
 // v_perm_b32 for selectors 0..7: byte n of the result is byte (selector byte n) of {hi, lo}.
 FS_DEVICE u32 fs_pick(u32 hi, u32 lo, u32 sel) {
-#if defined(__AMDGCN__)
+#if FS_HIP && defined(__AMDGCN__)
   return __builtin_amdgcn_perm(hi, lo, sel);
 #else
-  return hi ^ lo ^ sel;  // the host half of a compilation: never runs
+  const u64 pool = (u64)hi << 32 | lo;
+  u32 r = 0;
+  for (int n = 0; n < 4; n++) r |= ((u32)(pool >> (8 * (sel >> (8 * n) & 7))) & 255) << (8 * n);
+  return r;
 #endif
 }
-// Nibble selectors 0..7 of {hi, lo}, in order.
-FS_DEVICE u32x2 fs_pick_nibbles(u32 hi, u32 lo, u32 word) {
+// Nibble selectors 0..7 of {hi, lo}, in order: by byte selectors, and by nibble selectors.
+FS_DEVICE u32x2 fs_pick_by_bytes(u32 hi, u32 lo, u32 word) {
   const u32 even = fs_pick(hi, lo, word & 0x07070707u), odd = fs_pick(hi, lo, word >> 4 & 0x07070707u);
   return u32x2{fs_pick(odd, even, 0x05010400u), fs_pick(odd, even, 0x07030602u)};
 }
-#else
-FS_DEVICE u32x2 fs_pick_nibbles(u32 hi, u32 lo, u32 word) {
+FS_DEVICE u32x2 fs_pick_by_nibbles(u32 hi, u32 lo, u32 word) {
   const u32 sel = word & 0x77777777u;
   return u32x2{fs_prmt(lo, hi, sel & 0xffffu), fs_prmt(lo, hi, sel >> 16)};
 }
+FS_DEVICE u32x2 fs_pick_nibbles(u32 hi, u32 lo, u32 word) {
+#if FS_HIP
+  return fs_pick_by_bytes(hi, lo, word);
+#elif FS_CUDA
+  return fs_pick_by_nibbles(hi, lo, word);
+#else
+  // The host holds both ways against each other.
+  const u32x2 a = fs_pick_by_bytes(hi, lo, word), b = fs_pick_by_nibbles(hi, lo, word);
+  if (a.x != b.x || a.y != b.y) fs_host_fail("codes %08x: %08x %08x by bytes, %08x %08x by nibbles", word, a.x, a.y, b.x, b.y);
+  return a;
 #endif
+}
 
 // 0xff in every byte whose nibble of the code has bit 3.
 FS_DEVICE u32x2 fs_nibble_signs(u32 word) {

@@ -24,13 +24,16 @@ pub const HEADERS: &[Source] = files![
     "fourspark.h",
     "fs_a8.h",
     "fs_codes.h",
+    "fs_formats.h",
     "fs_fp4.h",
     "fs_fp4_tile.h",
     "fs_math.h",
+    "fs_noise.h",
     "fs_rank.h",
     "fs_rows.h",
     "fs_select.h",
     "fs_swiglu.h",
+    "fs_tiled.h",
     "fs_tile.h"
 ];
 
@@ -40,15 +43,18 @@ pub const KERNELS: &[Source] = files![
     "attend.cu",
     "compress.cu",
     "dense.cu",
+    "embed.cu",
     "fp4f.cu",
     "fp4f_mma.cu",
     "hc.cu",
+    "head.cu",
     "index.cu",
     "math.cu",
     "norm.cu",
     "route.cu",
     "rows.cu",
-    "select.cu"
+    "select.cu",
+    "tiled.cu"
 ];
 
 /// Sources that only measurements use: other bits, or no result at all.

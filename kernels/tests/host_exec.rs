@@ -113,6 +113,18 @@ fn scores_and_key_lists_equal_the_reference() {
 }
 
 #[test]
+fn tiled_matrices_and_experts_equal_the_reference() {
+    check(&cases::tiled::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::tiled::run(&mut exec(5, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
+fn tokens_and_their_rows_equal_the_reference() {
+    check(&cases::head::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::head::run(&mut exec(3, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }

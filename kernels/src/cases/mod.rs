@@ -8,8 +8,10 @@ pub mod attend;
 mod compare;
 pub mod compress;
 pub mod dense;
+pub mod draws;
 pub mod fp4f;
 pub mod hc;
+pub mod head;
 pub mod index;
 pub mod math;
 mod noise;
@@ -17,6 +19,7 @@ pub mod norm;
 pub mod reference;
 pub mod route;
 pub mod rows;
+pub mod tiled;
 
 pub use compare::{Outcome, compare_bytes, compare_f32};
 pub use noise::Noise;
@@ -92,6 +95,8 @@ pub fn families<R: Runner>() -> Vec<(&'static str, List<R>)> {
         ("route", route::run),
         ("compress", compress::run),
         ("index", index::run),
+        ("tiled", tiled::run),
+        ("head", head::run),
         ("math", math::run),
     ]
 }

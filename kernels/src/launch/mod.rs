@@ -10,11 +10,13 @@ pub mod compress;
 pub mod dense;
 pub mod fp4f;
 pub mod hc;
+pub mod head;
 pub mod index;
 pub mod math;
 pub mod norm;
 pub mod route;
 pub mod rows;
+pub mod tiled;
 
 use crate::KernelError;
 
