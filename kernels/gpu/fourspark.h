@@ -54,6 +54,7 @@ struct alignas(8) f32x2 {
 #define FS_DEVICE static inline
 #define FS_DEVICE_MEMBER inline
 #define FS_UNROLL
+#define FS_ROLLED
 #define FS_RESTRICT __restrict
 #define FS_SHARED(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), false))
 #define FS_SHARED_DYN(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), true))
@@ -69,6 +70,7 @@ struct alignas(8) f32x2 {
   static const fs_host_entry FS_PASTE(fs_entry_, FS_NAME(name))(#name FS_HOST_SUFFIX_TEXT, &FS_NAME(name), threads);
 #else
 #define FS_UNROLL _Pragma("unroll")
+#define FS_ROLLED _Pragma("unroll 1")
 #define FS_RESTRICT __restrict__
 #define FS_EXPORT(name, threads)
 #if defined(__clang__)
@@ -265,6 +267,13 @@ FS_DEVICE i32 fs_pair_sum(u32 pair, i32 n, i32 c) {
 // v, as a value that the compiler cannot see through. `zero` is 0 at run time, from a kernel's
 // arguments. Keeps a constant in a register that it would otherwise reload at every use.
 FS_DEVICE u32 fs_opaque(u32 v, u32 zero) { return v ^ zero; }
+
+// Nothing moves across, in the compiler's schedule: bounds the registers of a long unrolled loop.
+FS_DEVICE void fs_schedule_fence() {
+#if FS_HIP && defined(__AMDGCN__)
+  __builtin_amdgcn_sched_barrier(0);
+#endif
+}
 
 // Byte permute: byte n of the result is byte (sel nibble n, bits 0..2) of {b, a} (a is bytes 0..3);
 // bit 3 of the nibble replicates that byte's sign bit instead.

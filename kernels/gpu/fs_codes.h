@@ -36,19 +36,36 @@ FS_DEVICE u32x2 fs_pick_nibbles(u32 hi, u32 lo, u32 word) {
 #endif
 }
 
-// 0xff in every byte whose nibble of the code has bit 3.
-FS_DEVICE u32x2 fs_nibble_signs(u32 word) {
-  const u32 bit = word >> 3 & 0x11111111u;
-  const u32 low = (bit & 1) | (bit >> 4 & 1) << 8 | (bit >> 8 & 1) << 16 | (bit >> 12 & 1) << 24;
-  const u32 high = (bit >> 16 & 1) | (bit >> 20 & 1) << 8 | (bit >> 24 & 1) << 16 | (bit >> 28 & 1) << 24;
-  return u32x2{low * 255u, high * 255u};
+// Eight codes of sign (bit 3) and magnitude (a table of eight bytes up to 16), as signed bytes in order.
+FS_DEVICE u32x2 fs_signs_by_bytes(u32 hi, u32 lo, u32 word) {
+  const u32 neg_hi = (0x80808080u - hi) ^ 0x80808080u, neg_lo = (0x80808080u - lo) ^ 0x80808080u;
+  u32 four[2];
+  FS_UNROLL for (int i = 0; i < 2; i++) {
+    const u32 codes = word >> (4 * i) & 0x0f0f0f0fu, index = codes & 0x07070707u, sign = codes >> 3 & 0x01010101u;
+    const u32 mask = (sign << 8) - sign;  // the last byte's borrow leaves through the top
+    four[i] = (fs_pick(hi, lo, index) & ~mask) | (fs_pick(neg_hi, neg_lo, index) & mask);
+  }
+  return u32x2{fs_pick(four[1], four[0], 0x05010400u), fs_pick(four[1], four[0], 0x07030602u)};
 }
-
-// Eight codes of sign (bit 3) and magnitude; pos and neg are the tables of both signs.
-FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 pos_hi, u32 pos_lo, u32 neg_hi, u32 neg_lo) {
-  const u32x2 p = fs_pick_nibbles(pos_hi, pos_lo, word), n = fs_pick_nibbles(neg_hi, neg_lo, word), s = fs_nibble_signs(word);
-  return u32x2{(p.x & ~s.x) | (n.x & s.x), (p.y & ~s.y) | (n.y & s.y)};
+// A selector nibble with bit 3 set replicates the sign bit of a table byte, so that each of two tables of
+// levels + 16, all below 128, gives 0 for the codes of the other; + 112 and a flip of bit 7 take the bias away.
+FS_DEVICE u32x2 fs_signs_by_nibbles(u32 hi, u32 lo, u32 word) {
+  const u32 bias = 0x10101010u, flip = word ^ 0x88888888u;
+  const u32 x = fs_prmt(lo + bias, hi + bias, word & 0xffffu) + fs_prmt(bias - lo, bias - hi, flip & 0xffffu);
+  const u32 y = fs_prmt(lo + bias, hi + bias, word >> 16) + fs_prmt(bias - lo, bias - hi, flip >> 16);
+  return u32x2{(x + 0x70707070u) ^ 0x80808080u, (y + 0x70707070u) ^ 0x80808080u};
+}
+FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 hi, u32 lo) {
+#if FS_HIP
+  return fs_signs_by_bytes(hi, lo, word);
+#elif FS_CUDA
+  return fs_signs_by_nibbles(hi, lo, word);
+#else
+  const u32x2 a = fs_signs_by_bytes(hi, lo, word), b = fs_signs_by_nibbles(hi, lo, word);
+  if (a.x != b.x || a.y != b.y) fs_host_fail("codes %08x: %08x %08x by bytes, %08x %08x by nibbles", word, a.x, a.y, b.x, b.y);
+  return a;
+#endif
 }
 
 // Twice the e2m1 numbers: 0 1 2 3 4 6 8 12 and their negatives.
-FS_DEVICE u32x2 fs_e2m1_twice_eight(u32 word) { return fs_sign_magnitude(word, 0x0c080604u, 0x03020100u, 0xf4f8fafcu, 0xfdfeff00u); }
+FS_DEVICE u32x2 fs_e2m1_twice_eight(u32 word) { return fs_sign_magnitude(word, 0x0c080604u, 0x03020100u); }

@@ -46,7 +46,7 @@ struct FsFp4Fast {
   static constexpr bool TWO = false;
   FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
     FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_sign_magnitude(w[j], 0x0a080604u, 0x03020100u, 0xf6f8fafcu, 0xfdfeff00u);
+    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_sign_magnitude(w[j], 0x0a080604u, 0x03020100u);
     return v;
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }

@@ -85,9 +85,9 @@ FS_DEVICE void fs_tiled_stage(FsTiledInput<Q>& to, const FsTiledColumns& my, con
 template <class F, int Q>
 FS_DEVICE void fs_tiled_segment(float (&acc)[Q], const FsTiled<F>& w, const FsTiledInput<Q>& in, i32 tile, i32 segment, i32 local,
                                 i32 blocks, i32 count, u32 table) {
-  constexpr int AHEAD = F::WORDS <= 4 ? 4 : 2;  // groups in flight
+  constexpr int AHEAD = F::WORDS <= 4 ? 2 : 1;  // groups in flight of a warp; other warps fill the gaps
   FS_UNROLL for (int c = 0; c < Q; c++) acc[c] = 0.0f;
-  FS_UNROLL for (i32 part = 0; part < 4; part += AHEAD) {
+  FS_ROLLED for (i32 part = 0; part < 4; part += AHEAD) {
     FsTiledGroup<F> group[AHEAD];
     FS_UNROLL for (i32 g = 0; g < AHEAD; g++) fs_tiled_load<F>(group[g], w, tile, segment * 4 + part + g);
     FS_UNROLL for (i32 i = 0; i < AHEAD * 4; i++) {

@@ -38,12 +38,12 @@ FS_DEVICE void tiled_repack(const u8* raw, u8* packed, i32 m, i32 blocks) {
   u32 out[4] = {0, 0, 0, 0};
   const u8* line = raw + (matrix * (u64)m + (u64)row) * (u64)blocks * F::FILE;
   if (row < m && id < codes) {
-    for (i32 e = 0; e < 4; e++) {
+    FS_UNROLL for (i32 e = 0; e < 4; e++) {
       const i32 b = at / F::WORDS * 4 + e;
       if (b < blocks) out[e] = F::file_word(line + b * F::FILE, at % F::WORDS);
     }
   } else if (row < m) {
-    for (i32 i = 0; i < 16 / F::SCALES; i++) {
+    FS_UNROLL for (i32 i = 0; i < 16 / F::SCALES; i++) {
       const i32 b = at * (16 / F::SCALES) + i;
       if (b < blocks) out[i * F::SCALES / 4] |= F::file_scale(line + b * F::FILE) << (8 * (i * F::SCALES % 4));
     }

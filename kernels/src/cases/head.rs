@@ -96,90 +96,109 @@ fn plans() -> Vec<Plan> {
     ]
 }
 
+/// Rows of several kinds under all plans.
+struct Rows {
+    plans: Vec<Plan>,
+    logits: Vec<f32>,
+    /// Added to the logits, and their sums.
+    base: Option<Vec<f32>>,
+    sums: Vec<f32>,
+}
+
+impl Rows {
+    fn new(vocabulary: usize, base: bool) -> Self {
+        let mut noise = Noise::new(vocabulary as u64 + u64::from(base));
+        let kinds: [&dyn Fn(&mut Noise) -> f32; 4] = [
+            &|n| n.value() * 6.0,
+            &|n| (n.value() * 3.0).round(),
+            &|_| 1.5,
+            &|n| match n.below(3) {
+                0 => f32::NAN,
+                _ => n.value() - 40.0,
+            },
+        ];
+        let (mut all, mut logits) = (Vec::new(), Vec::new());
+        for kind in kinds {
+            for plan in plans() {
+                all.push(plan);
+                logits.extend((0..vocabulary).map(|_| kind(&mut noise)));
+            }
+        }
+        // Nothing to draw, one value, an infinite one.
+        for (at, value) in [(0, None), (1, Some(-3.0)), (2, Some(f32::INFINITY))] {
+            let row = &mut logits[(30 + at) * vocabulary..][..vocabulary];
+            row.fill(f32::NEG_INFINITY);
+            row[vocabulary / 2] = value.unwrap_or(f32::NAN);
+        }
+        let base = base.then(|| {
+            let values = (0..logits.len()).map(|_| (noise.value() * 2.0).round());
+            values.collect::<Vec<f32>>()
+        });
+        let sums = match &base {
+            Some(base) => logits.iter().zip(base).map(|(a, b)| a + b).collect(),
+            None => logits.clone(),
+        };
+        Self {
+            plans: all,
+            logits,
+            base,
+            sums,
+        }
+    }
+
+    /// The tokens, with the plans' filters or without.
+    fn tokens(&self, filters: bool) -> Vec<u8> {
+        let vocabulary = self.sums.len() / self.plans.len();
+        let rows = self.sums.chunks(vocabulary).zip(&self.plans);
+        let tokens = rows.map(|(row, plan)| {
+            let mut plan = *plan;
+            if !filters {
+                (plan.top_k, plan.min_p, plan.top_p) = (0, 0.0, 1.0);
+            }
+            draw(row, &plan)
+        });
+        u32_bytes(&tokens.collect::<Vec<u32>>())
+    }
+}
+
 /// All plans on rows of several kinds.
 fn draws<R: Runner>(
     runner: &mut R,
     vocabulary: usize,
     base: bool,
 ) -> Result<Vec<Outcome>, KernelError> {
-    let mut noise = Noise::new(vocabulary as u64 + u64::from(base));
-    let kinds: [&dyn Fn(&mut Noise) -> f32; 4] = [
-        &|n| n.value() * 6.0,
-        &|n| (n.value() * 3.0).round(),
-        &|_| 1.5,
-        &|n| {
-            if n.below(3) == 0 {
-                f32::NAN
-            } else {
-                n.value() - 40.0
-            }
-        },
-    ];
-    let (mut all, mut logits) = (Vec::new(), Vec::new());
-    for kind in kinds {
-        for plan in plans() {
-            all.push(plan);
-            logits.extend((0..vocabulary).map(|_| kind(&mut noise)));
-        }
+    let rows = Rows::new(vocabulary, base);
+    let n = rows.plans.len();
+    let mut inputs = vec![runner.load(&f32_bytes(&rows.logits), 0)?];
+    if let Some(base) = &rows.base {
+        inputs.push(runner.load(&f32_bytes(base), 0)?);
     }
-    // Nothing to draw, one value, an infinite one.
-    for (at, value) in [(0, None), (1, Some(-3.0)), (2, Some(f32::INFINITY))] {
-        let row = &mut logits[(30 + at) * vocabulary..][..vocabulary];
-        row.fill(f32::NEG_INFINITY);
-        row[vocabulary / 2] = value.unwrap_or(f32::NAN);
-    }
-    let extra: Vec<f32> = (0..logits.len())
-        .map(|_| (noise.value() * 2.0).round())
-        .collect();
-    let sums: Vec<f32> = match base {
-        true => logits.iter().zip(&extra).map(|(a, b)| a + b).collect(),
-        false => logits.clone(),
-    };
-    let n = all.len();
-    let want: Vec<u32> = sums
-        .chunks(vocabulary)
-        .zip(&all)
-        .map(|(row, p)| draw(row, p))
-        .collect();
-    let plain: Vec<u32> = (0..n)
-        .map(|i| {
-            let plan = Plan {
-                top_k: 0,
-                min_p: 0.0,
-                top_p: 1.0,
-                ..all[i]
-            };
-            draw(&sums[i * vocabulary..][..vocabulary], &plan)
-        })
-        .collect();
-    let mut inputs = vec![runner.load(&f32_bytes(&logits), 0)?];
-    if base {
-        inputs.push(runner.load(&f32_bytes(&extra), 0)?);
-    }
-    inputs.push(runner.load(&all.iter().flat_map(Plan::bytes).collect::<Vec<u8>>(), 0)?);
+    let plans: Vec<u8> = rows.plans.iter().flat_map(Plan::bytes).collect();
+    inputs.push(runner.load(&plans, 0)?);
+    let with = |outs: &[R::Buffer]| [&inputs[..], outs].concat();
+    let name = format!("{n} of {vocabulary}, base {base}");
+    // Filled with a token, because a row without numbers gives all ones.
     let (best, tokens) = (
         runner.poisoned(n * PARTS * 8)?,
         runner.load(&vec![7; n * 4], 0)?,
     );
-    let with = |outs: &[R::Buffer]| [&inputs[..], outs].concat();
     runner.launch(&head::part(n, vocabulary, base)?, &with(&[best]))?;
     runner.launch(&head::merge(n)?, &[best, tokens])?;
     let got = runner.read(tokens)?;
-    let name = format!("{n} of {vocabulary}, base {base}");
     let mut outcomes = vec![compare_bytes(
         format!("draw_part {name}"),
-        &u32_bytes(&plain),
+        &rows.tokens(false),
         &got,
     )];
     let (y, tokens) = (
-        runner.poisoned(logits.len() * 4)?,
+        runner.poisoned(rows.logits.len() * 4)?,
         runner.load(&vec![7; n * 4], 0)?,
     );
     runner.launch(&head::filtered(n, vocabulary, base)?, &with(&[y, tokens]))?;
     let got = runner.read(tokens)?;
     outcomes.push(compare_bytes(
         format!("draw_filtered {name}"),
-        &u32_bytes(&want),
+        &rows.tokens(true),
         &got,
     ));
     Ok(outcomes)

@@ -43,99 +43,128 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     Ok(outcomes)
 }
 
-/// Both kinds of rows; the last position sees all, the first is skipped.
+/// Inputs of a scoring step.
+struct Case {
+    s: Scores,
+    visible: Vec<usize>,
+    q: Vec<f32>,
+    w: Vec<f32>,
+    keys: Vec<f32>,
+    packed: Vec<u8>,
+}
+
+impl Case {
+    /// The last position sees all rows, the first of several is skipped.
+    fn new(n: usize, heads: usize, rows: usize) -> Self {
+        let mut noise = Noise::new((n * 1000 + rows) as u64);
+        let (q, keys) = (
+            noise.activations(n * heads, DIM),
+            noise.activations(rows, DIM),
+        );
+        let w: Vec<f32> = (0..n * heads).map(|_| noise.value()).collect();
+        let visible: Vec<usize> = (0..n)
+            .map(|i| rows - (n - 1 - i) * rows / (n + 1))
+            .collect();
+        let size = index_row_bytes(DIM);
+        let mut packed = vec![0u8; rows * size];
+        for (row, out) in keys.chunks(DIM).zip(packed.chunks_mut(size)) {
+            pack_index_row(row, out);
+        }
+        let s = Scores {
+            n,
+            heads,
+            dim: DIM,
+            rows,
+            stride: rows + 3,
+            skip: if n > 1 { visible[0] } else { 0 },
+            factor: (1.0 / ((DIM * heads) as f64).sqrt()) as f32,
+        };
+        Self {
+            s,
+            visible,
+            q,
+            w,
+            keys,
+            packed,
+        }
+    }
+
+    /// The scores of position `i`.
+    fn want(&self, i: usize, of_packed: bool) -> Vec<f32> {
+        let (heads, v) = (self.s.heads, self.visible[i]);
+        let q = &self.q[i * heads * DIM..][..heads * DIM];
+        let mut w = self.w[i * heads..][..heads].to_vec();
+        scale_in_place(&mut w, self.s.factor);
+        let mut want = vec![0f32; v];
+        if of_packed {
+            let mut query = IndexQuery::default();
+            quantise_index_query(q, DIM, &mut query);
+            let rows = &self.packed[..v * index_row_bytes(DIM)];
+            index_scores_packed(&mut query, &w, rows, &mut want);
+        } else {
+            index_scores_f32(q, &w, &self.keys[..v * DIM], &mut want);
+        }
+        want
+    }
+
+    /// Compares the scores that must be there, and that the others stayed as they were.
+    fn compare(&self, name: &str, got: &[f32], of_packed: bool) -> [Outcome; 2] {
+        let (mut want, mut scored, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, row) in got.chunks(self.s.stride).enumerate() {
+            let v = match self.visible[i] {
+                v if v <= self.s.skip => 0,
+                v => v,
+            };
+            if v > 0 {
+                want.extend(self.want(i, of_packed));
+            }
+            scored.extend_from_slice(&row[..v]);
+            rest.extend_from_slice(&row[v..]);
+        }
+        let poison = vec![0xff; rest.len() * 4];
+        [
+            compare_f32(name, &want, &scored),
+            compare_bytes(format!("{name}: the rest"), &poison, &f32_bytes(&rest)),
+        ]
+    }
+}
+
+/// Both kinds of rows.
 fn scored<R: Runner>(
     runner: &mut R,
     n: usize,
     heads: usize,
     rows: usize,
 ) -> Result<Vec<Outcome>, KernelError> {
-    let mut noise = Noise::new((n * 1000 + rows) as u64);
-    let (q, keys) = (
-        noise.activations(n * heads, DIM),
-        noise.activations(rows, DIM),
-    );
-    let w: Vec<f32> = (0..n * heads).map(|_| noise.value()).collect();
-    let factor = (1.0 / ((DIM * heads) as f64).sqrt()) as f32;
-    let mut scaled = w.clone();
-    scale_in_place(&mut scaled, factor);
-    let visible: Vec<usize> = (0..n)
-        .map(|i| rows - (n - 1 - i) * rows / (n + 1))
-        .collect();
-    let skip = if n > 1 { visible[0] } else { 0 };
-    let stride = rows + 3;
-    let mut packed = vec![0u8; rows * index_row_bytes(DIM)];
-    for (row, out) in keys
-        .chunks(DIM)
-        .zip(packed.chunks_mut(index_row_bytes(DIM)))
-    {
-        pack_index_row(row, out);
-    }
-    let (codes, scales) = index_heads(&q, DIM);
-    let words: Vec<u32> = visible.iter().map(|v| *v as u32).collect();
-    let (weights, seen) = (
-        runner.load(&f32_bytes(&w), 0)?,
-        runner.load(&u32_bytes(&words), 0)?,
-    );
-    let s = Scores {
-        n,
-        heads,
-        dim: DIM,
-        rows,
-        stride,
-        skip,
-        factor,
-    };
+    let case = Case::new(n, heads, rows);
+    let (codes, scales) = index_heads(&case.q, DIM);
+    let words: Vec<u32> = case.visible.iter().map(|v| *v as u32).collect();
+    let mut load = |bytes: &[u8]| runner.load(bytes, 0);
+    let (w, seen) = (load(&f32_bytes(&case.w))?, load(&u32_bytes(&words))?);
+    let packed = [
+        load(&codes)?,
+        load(&f32_bytes(&scales))?,
+        w,
+        load(&case.packed)?,
+        seen,
+    ];
+    let floats = [
+        load(&f32_bytes(&case.q))?,
+        w,
+        load(&f32_bytes(&case.keys))?,
+        seen,
+    ];
     let mut outcomes = Vec::new();
-    for of_packed in [true, false] {
-        let out = runner.poisoned(n * stride * 4)?;
-        let call = if of_packed {
-            let (twice, scale) = (
-                runner.load(&codes, 0)?,
-                runner.load(&f32_bytes(&scales), 0)?,
-            );
-            let rows = runner.load(&packed, 0)?;
-            let call = index::packed(&s)?;
-            runner.launch(&call, &[twice, scale, weights, rows, seen, out])?;
-            call
-        } else {
-            let (heads, rows) = (
-                runner.load(&f32_bytes(&q), 0)?,
-                runner.load(&f32_bytes(&keys), 0)?,
-            );
-            let call = index::floats(&s)?;
-            runner.launch(&call, &[heads, weights, rows, seen, out])?;
-            call
-        };
+    for (call, inputs) in [
+        (index::packed(&case.s)?, &packed[..]),
+        (index::floats(&case.s)?, &floats[..]),
+    ] {
+        let out = runner.poisoned(n * case.s.stride * 4)?;
+        runner.launch(&call, &[inputs, &[out]].concat())?;
         let got = to_f32(&runner.read(out)?);
-        let (mut all, mut all_got) = (Vec::new(), Vec::new());
-        let mut query = IndexQuery::default();
-        for (i, v) in visible.iter().enumerate().filter(|(_, v)| **v > skip) {
-            let (heads, w) = (
-                &q[i * heads * DIM..][..heads * DIM],
-                &scaled[i * heads..][..heads],
-            );
-            let mut want = vec![0f32; *v];
-            if of_packed {
-                quantise_index_query(heads, DIM, &mut query);
-                let rows = &packed[..v * index_row_bytes(DIM)];
-                index_scores_packed(&mut query, w, rows, &mut want);
-            } else {
-                index_scores_f32(heads, w, &keys[..v * DIM], &mut want);
-            }
-            all.extend(want);
-            all_got.extend_from_slice(&got[i * stride..][..*v]);
-        }
         let name = format!("{} {n}x{heads} over {rows}", call.kernel);
-        outcomes.push(compare_f32(name, &all, &all_got));
-        // Skipped positions and rows that nobody sees stay as they were.
-        let untouched = |i: usize, at: usize| visible[i] <= skip || at >= visible[i];
-        let rest: Vec<u8> = (0..n * stride)
-            .filter(|j| untouched(j / stride, j % stride))
-            .map(|j| u8::from(got[j].to_bits() != u32::MAX))
-            .collect();
-        let name = format!("{} {n}x{heads} over {rows} leaves the rest", call.kernel);
-        outcomes.push(compare_bytes(name, &vec![0; rest.len()], &rest));
+        let of_packed = inputs.len() == packed.len();
+        outcomes.extend(case.compare(&name, &got, of_packed));
     }
     Ok(outcomes)
 }
@@ -230,6 +259,107 @@ fn selected<R: Runner>(
     Ok(outcomes)
 }
 
+const ROW: usize = 512;
+const ROT: usize = 64;
+const RING: usize = 256;
+
+/// Rows that are on the grid of the stores: values, and packed.
+struct Rows {
+    values: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl Rows {
+    fn new(noise: &mut Noise, rows: usize) -> Self {
+        let size = kv_row_bytes(ROW, ROT);
+        let mut values = noise.activations(rows, ROW);
+        let mut bytes = vec![0u8; rows * size];
+        for (row, out) in values.chunks_mut(ROW).zip(bytes.chunks_mut(size)) {
+            pack(row, ROT, out);
+            unpack_kv_row(out, ROT, row);
+        }
+        Self { values, bytes }
+    }
+}
+
+/// A pass over a sparse layer: its inputs, and what attention gives.
+struct Flow {
+    lists: Lists,
+    shape: Shape,
+    scale: f32,
+    places: Vec<Place>,
+    scores: Vec<f32>,
+    q: Vec<f32>,
+    raw: Rows,
+    comp: Rows,
+    sinks: Vec<f32>,
+    angles: Angles,
+}
+
+impl Flow {
+    fn new(n: usize, heads: usize, comp_rows: usize, k: usize) -> Self {
+        let mut noise = Noise::new((n * 100 + comp_rows) as u64);
+        let last = comp_rows * 4 - 1;
+        let mut lists = Lists {
+            n,
+            last,
+            window: 128,
+            mask: RING as u32 - 1,
+            ratio: 4,
+            top_k: Some(k),
+            score_stride: comp_rows,
+            stride: 0,
+            flag: COMPRESSED,
+        };
+        lists.stride = lists.longest();
+        let place = |i: usize| Place {
+            pos: (last + 1 - n + i) as u32,
+            ..Place::default()
+        };
+        Self {
+            shape: Shape {
+                positions: n,
+                heads,
+                dim: ROW,
+                rows: RING,
+                stride: lists.stride,
+            },
+            lists,
+            scale: (1.0 / (ROW as f64).sqrt()) as f32,
+            places: (0..n).map(place).collect(),
+            scores: (0..n * comp_rows).map(|_| noise.value()).collect(),
+            q: noise.activations(n * heads, ROW),
+            raw: Rows::new(&mut noise, RING),
+            comp: Rows::new(&mut noise, comp_rows),
+            sinks: (0..heads).map(|_| noise.value()).collect(),
+            angles: Angles::new(&mut noise, n, ROT),
+        }
+    }
+
+    fn want(&self) -> Vec<f32> {
+        // The CPU takes one slab: raw rows, then compressed ones.
+        let slab = [&self.raw.values[..], &self.comp.values].concat();
+        let wide = self.shape.heads * ROW;
+        let mut want = vec![0f32; self.q.len()];
+        let mut scratch = AttendScratch::default();
+        for (i, place) in self.places.iter().enumerate() {
+            let row = &self.scores[i * self.lists.score_stride..][..self.lists.score_stride];
+            let flat = |key: u32| match key & COMPRESSED {
+                0 => key,
+                _ => (key & !COMPRESSED) + RING as u32,
+            };
+            let keys = list(&self.lists, place, Some(row));
+            let keys: Vec<u32> = keys.into_iter().map(flat).collect();
+            let (q, out) = (&self.q[i * wide..][..wide], &mut want[i * wide..][..wide]);
+            attend(q, &slab, &keys, self.scale, &self.sinks, &mut scratch, out);
+            for head in out.chunks_mut(ROW) {
+                self.angles.turn(i, head, Turn::Back);
+            }
+        }
+        want
+    }
+}
+
 /// Scores, lists and attention over packed rows, one after the other on the device.
 fn flow<R: Runner>(
     runner: &mut R,
@@ -238,105 +368,44 @@ fn flow<R: Runner>(
     comp_rows: usize,
     k: usize,
 ) -> Result<Outcome, KernelError> {
-    let (dim, n_rot, ring) = (512, 64, 256usize);
-    let mut noise = Noise::new((n * 100 + comp_rows) as u64);
-    let (scale, size) = ((1.0 / (dim as f64).sqrt()) as f32, kv_row_bytes(dim, n_rot));
-    let mut store = |rows: usize| {
-        let mut values = noise.activations(rows, dim);
-        let mut bytes = vec![0u8; rows * size];
-        for (row, out) in values.chunks_mut(dim).zip(bytes.chunks_mut(size)) {
-            pack(row, n_rot, out);
-            unpack_kv_row(out, n_rot, row);
-        }
-        (values, bytes)
-    };
-    let ((raw, raw_bytes), (comp, comp_bytes)) = (store(ring), store(comp_rows));
-    let q = noise.activations(n * heads, dim);
-    let sinks: Vec<f32> = (0..heads).map(|_| noise.value()).collect();
-    let scores: Vec<f32> = (0..n * comp_rows).map(|_| noise.value()).collect();
-    let angles = Angles::new(&mut noise, n, n_rot);
-    let last = comp_rows * 4 - 1;
-    let places: Vec<Place> = (0..n)
-        .map(|i| Place {
-            pos: (last + 1 - n + i) as u32,
-            ..Place::default()
-        })
-        .collect();
-    let mut lists = Lists {
-        n,
-        last,
-        window: 128,
-        mask: ring as u32 - 1,
-        ratio: 4,
-        top_k: Some(k),
-        score_stride: comp_rows,
-        stride: 0,
-        flag: COMPRESSED,
-    };
-    lists.stride = lists.longest();
-    let shape = Shape {
-        positions: n,
-        heads,
-        dim,
-        rows: ring,
-        stride: lists.stride,
-    };
-    // The CPU takes one slab: raw rows, then compressed ones.
-    let slab: Vec<f32> = raw.iter().chain(&comp).copied().collect();
-    let mut want = vec![0f32; q.len()];
-    let mut scratch = AttendScratch::default();
-    for (i, place) in places.iter().enumerate() {
-        let row = &scores[i * comp_rows..][..comp_rows];
-        let flat = |key: u32| match key & COMPRESSED {
-            0 => key,
-            _ => (key & !COMPRESSED) + ring as u32,
-        };
-        let keys: Vec<u32> = list(&lists, place, Some(row))
-            .into_iter()
-            .map(flat)
-            .collect();
-        let at = i * heads * dim..(i + 1) * heads * dim;
-        let out = &mut want[at.clone()];
-        attend(&q[at], &slab, &keys, scale, &sinks, &mut scratch, out);
-        for head in out.chunks_mut(dim) {
-            angles.turn(i, head, Turn::Back);
-        }
-    }
-    let place_bytes: Vec<u8> = places.iter().flat_map(Place::bytes).collect();
-    let inputs = [
+    let f = Flow::new(n, heads, comp_rows, k);
+    let place_bytes: Vec<u8> = f.places.iter().flat_map(Place::bytes).collect();
+    let (places, scores) = (
         runner.load(&place_bytes, 0)?,
-        runner.load(&f32_bytes(&scores), 0)?,
-        runner.load(&f32_bytes(&q), 0)?,
-        runner.load(&raw_bytes, 0)?,
-        runner.load(&comp_bytes, 0)?,
-        runner.load(&f32_bytes(&sinks), 0)?,
-        runner.load(&f32_bytes(&angles.pairs), 0)?,
-    ];
+        runner.load(&f32_bytes(&f.scores), 0)?,
+    );
     let (keys, counts) = (
-        runner.poisoned(n * lists.stride * 4)?,
+        runner.poisoned(n * f.lists.stride * 4)?,
         runner.poisoned(n * 4)?,
     );
-    runner.launch(
-        &index::lists(&lists)?,
-        &[inputs[0], inputs[1], keys, counts],
-    )?;
-    let partial = n * shape.chunks() * heads * 4;
+    runner.launch(&index::lists(&f.lists)?, &[places, scores, keys, counts])?;
+    let (q, raw, comp) = (
+        runner.load(&f32_bytes(&f.q), 0)?,
+        runner.load(&f.raw.bytes, 0)?,
+        runner.load(&f.comp.bytes, 0)?,
+    );
+    let partial = n * f.shape.chunks() * heads * 4;
     let (m, l) = (runner.poisoned(partial)?, runner.poisoned(partial)?);
-    let acc = runner.poisoned(partial * dim)?;
+    let acc = runner.poisoned(partial * ROW)?;
     runner.launch(
-        &chunks_packed(&shape, n_rot, comp_rows, scale)?,
-        &[inputs[2], inputs[3], inputs[4], keys, counts, m, l, acc],
+        &chunks_packed(&f.shape, ROT, comp_rows, f.scale)?,
+        &[q, raw, comp, keys, counts, m, l, acc],
     )?;
-    let out = runner.poisoned(want.len() * 4)?;
+    let (sinks, angles) = (
+        runner.load(&f32_bytes(&f.sinks), 0)?,
+        runner.load(&f32_bytes(&f.angles.pairs), 0)?,
+    );
+    let out = runner.poisoned(f.q.len() * 4)?;
     let output = Output {
-        n_rot,
+        n_rot: ROT,
         floats: true,
         a8: false,
     };
     runner.launch(
-        &merge(&shape, &output)?,
-        &[m, l, acc, inputs[5], counts, inputs[6], out],
+        &merge(&f.shape, &output)?,
+        &[m, l, acc, sinks, counts, angles, out],
     )?;
-    let name = format!("lists and attend_chunk_packed {n}x{heads}x{dim} best {k} of {comp_rows}");
-    Ok(compare_f32(name, &want, &to_f32(&runner.read(out)?)))
+    let name = format!("lists and attend_chunk_packed {n}x{heads}x{ROW} best {k} of {comp_rows}");
+    let got = to_f32(&runner.read(out)?);
+    Ok(compare_f32(name, &f.want(), &got))
 }

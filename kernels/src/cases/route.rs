@@ -38,11 +38,72 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     Ok(outcomes)
 }
 
-/// What the routing of all tokens must give.
-struct Want {
+const VOCABULARY: usize = 50;
+const SCALE: f32 = 1.5;
+
+/// Inputs of a routing step, and what it must give.
+struct Case {
+    logits: Vec<f32>,
+    bias: Vec<f32>,
+    tokens: Vec<u32>,
+    table: Vec<u32>,
+    /// Counters before and after.
+    before: Vec<u64>,
+    after: Vec<u64>,
     chosen: Vec<u32>,
     weights: Vec<f32>,
-    counts: Vec<u64>,
+}
+
+impl Case {
+    fn new(n: usize, experts: usize, used: usize, by_table: bool) -> Self {
+        let mut noise = Noise::new((n * 10_000 + experts) as u64);
+        // A coarse grid: equal scores are common.
+        let mut logits: Vec<f32> = (0..n * experts)
+            .map(|_| (noise.value() * 4.0).round() * 2.0)
+            .collect();
+        logits[0] = 30.0;
+        if n > 2 {
+            logits[experts] = f32::NAN;
+            logits[experts + experts / 2] = f32::INFINITY;
+            logits[2 * experts] = -200.0;
+        }
+        let bias = (0..experts).map(|_| (noise.value() * 2.0).round() * 0.25);
+        let bias = bias.collect();
+        let tokens = (0..n).map(|_| noise.below(VOCABULARY as u32)).collect();
+        let table = (0..VOCABULARY * used).map(|_| noise.below(experts as u32));
+        let table = table.collect();
+        // Counters go on from where they were.
+        let before: Vec<u64> = (0..experts as u64).map(|e| (e % 3) << 33 | e).collect();
+        let mut case = Self {
+            logits,
+            bias,
+            tokens,
+            table,
+            after: before.clone(),
+            before,
+            chosen: Vec::new(),
+            weights: Vec::new(),
+        };
+        case.route(experts, used, by_table);
+        case
+    }
+
+    fn route(&mut self, experts: usize, used: usize, by_table: bool) {
+        for (logits, token) in self.logits.chunks(experts).zip(&self.tokens) {
+            let (mut scores, mut routes) = (vec![0f32; experts], vec![Route::default(); used]);
+            if by_table {
+                let row = &self.table[*token as usize * used..][..used];
+                route_hash(logits, row, SCALE, &mut scores, &mut routes);
+            } else {
+                route_top_k(logits, &self.bias, SCALE, &mut scores, &mut routes);
+            }
+            for r in routes {
+                self.chosen.push(r.expert);
+                self.weights.push(r.weight);
+                self.after[r.expert as usize] += 1;
+            }
+        }
+    }
 }
 
 fn routes<R: Runner>(
@@ -50,105 +111,56 @@ fn routes<R: Runner>(
     n: usize,
     experts: usize,
     used: usize,
-    table: bool,
+    by_table: bool,
 ) -> Result<Vec<Outcome>, KernelError> {
-    const VOCABULARY: usize = 50;
-    let mut noise = Noise::new((n * 10_000 + experts) as u64);
-    // A coarse grid: equal scores are common.
-    let mut logits: Vec<f32> = (0..n * experts)
-        .map(|_| (noise.value() * 4.0).round() * 2.0)
-        .collect();
-    logits[0] = 30.0;
-    if n > 2 {
-        logits[experts] = f32::NAN;
-        logits[experts + experts / 2] = f32::INFINITY;
-        logits[2 * experts] = -200.0;
-    }
-    let bias: Vec<f32> = (0..experts)
-        .map(|_| (noise.value() * 2.0).round() * 0.25)
-        .collect();
-    let tokens: Vec<u32> = (0..n).map(|_| noise.below(VOCABULARY as u32)).collect();
-    let list: Vec<u32> = (0..VOCABULARY * used)
-        .map(|_| noise.below(experts as u32))
-        .collect();
-    let scale = 1.5;
-    // Counters go on from where they were.
-    let before: Vec<u64> = (0..experts)
-        .map(|e| (1 << 33) * (e as u64 % 3) + e as u64)
-        .collect();
-    let mut want = Want {
-        chosen: Vec::new(),
-        weights: Vec::new(),
-        counts: before.clone(),
-    };
-    for (logits, token) in logits.chunks(experts).zip(&tokens) {
-        let (mut scores, mut routes) = (vec![0f32; experts], vec![Route::default(); used]);
-        if table {
-            let row = &list[*token as usize * used..][..used];
-            route_hash(logits, row, scale, &mut scores, &mut routes);
-        } else {
-            route_top_k(logits, &bias, scale, &mut scores, &mut routes);
-        }
-        for r in routes {
-            want.chosen.push(r.expert);
-            want.weights.push(r.weight);
-            want.counts[r.expert as usize] += 1;
-        }
-    }
+    let case = Case::new(n, experts, used, by_table);
     let s = Shape {
         n,
         experts,
         used,
-        scale,
+        scale: SCALE,
         counted: true,
         units: true,
     };
     let slots = n * used;
-    let mut buffers = vec![runner.load(&f32_bytes(&logits), 0)?];
-    let call = if table {
-        buffers.push(runner.load(&u32_bytes(&tokens), 0)?);
-        buffers.push(runner.load(&u32_bytes(&list), 0)?);
+    let mut buffers = vec![runner.load(&f32_bytes(&case.logits), 0)?];
+    let call = if by_table {
+        buffers.push(runner.load(&u32_bytes(&case.tokens), 0)?);
+        buffers.push(runner.load(&u32_bytes(&case.table), 0)?);
         route::hash(&s, VOCABULARY)?
     } else {
-        buffers.push(runner.load(&f32_bytes(&bias), 0)?);
+        buffers.push(runner.load(&f32_bytes(&case.bias), 0)?);
         route::top_k(&s)?
     };
     let counts = |c: &[u64]| c.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let outs = [
         runner.poisoned(slots * 4)?,
         runner.poisoned(slots * 4)?,
-        runner.load(&counts(&before), 0)?,
+        runner.load(&counts(&case.before), 0)?,
         runner.poisoned(slots * UNIT_BYTES)?,
     ];
     buffers.extend(outs);
     runner.launch(&call, &buffers)?;
     let units: Vec<u32> = (0u32..)
-        .zip(&want.chosen)
+        .zip(&case.chosen)
         .flat_map(|(slot, e)| [*e, slot, 1, 0])
         .collect();
     let name = format!("{} {n}x{experts} use {used}", call.kernel);
-    Ok(vec![
-        compare_bytes(
-            format!("{name} experts"),
-            &u32_bytes(&want.chosen),
-            &runner.read(outs[0])?,
-        ),
-        compare_f32(
-            format!("{name} weights"),
-            &want.weights,
-            &to_f32(&runner.read(outs[1])?),
-        ),
-        compare_bytes(
-            format!("{name} counts"),
-            &counts(&want.counts),
-            &runner.read(outs[2])?,
-        ),
-        compare_bytes(
-            format!("{name} units"),
-            &u32_bytes(&units),
-            &runner.read(outs[3])?,
-        ),
-    ])
+    let weights = to_f32(&runner.read(outs[1])?);
+    let mut outcomes = vec![compare_f32(
+        format!("{name} weights"),
+        &case.weights,
+        &weights,
+    )];
+    for (what, want, out) in [
+        ("experts", u32_bytes(&case.chosen), outs[0]),
+        ("counts", counts(&case.after), outs[2]),
+        ("units", u32_bytes(&units), outs[3]),
+    ] {
+        let got = runner.read(out)?;
+        outcomes.push(compare_bytes(format!("{name} {what}"), &want, &got));
+    }
+    Ok(outcomes)
 }
 
 /// Slots by expert, and units of at most `wide` of one expert: `[slots]` of four words.

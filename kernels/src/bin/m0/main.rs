@@ -2,6 +2,7 @@
 //! contract's order costs beside a free one. `m0 --help` for the arguments.
 
 mod bench;
+mod families;
 mod report;
 
 use std::io::{self, Write};
@@ -100,6 +101,7 @@ fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     }
     if !o.no_bench {
         bench::run(&mut gpu, &mut report, &mut out)?;
+        families::run(&mut gpu, &mut report, &mut out)?;
     }
     report.print(&mut out)?;
     if let Some(file) = &o.json {
