@@ -28,12 +28,13 @@
 
 static constexpr int ATTEND_KEYS = 128, ATTEND_HEADS = 8, ATTEND_DIM = 512, ATTEND_CHUNKS = 256;
 static constexpr int ATTEND_LANE = ATTEND_DIM / 32;  // query elements of a lane
-static constexpr int ATTEND_BLOCKS = ATTEND_DIM / 64;
+static constexpr int ATTEND_BLOCKS = ATTEND_DIM / 64, ATTEND_ABREAST = 4;
 
 struct AttendShared {
   // [head][lane][k / 32], a lane's elements together; the pad keeps 16-byte loads off each other's banks.
   alignas(16) float q[ATTEND_HEADS][32][ATTEND_LANE + 4];
-  float weight[ATTEND_HEADS][ATTEND_KEYS];
+  // The heads of a key together: one 16-byte load serves four of them.
+  alignas(16) float weight[ATTEND_KEYS][ATTEND_HEADS];
   float peak[ATTEND_HEADS];
   u32 key[ATTEND_KEYS];
 };
@@ -65,21 +66,30 @@ struct AttendPacked {
   }
 };
 
-// Scores of this warp's keys (16 of the chunk), all eight heads at once.
+// Scores of this warp's keys (16 of the chunk), all eight heads and four keys at once, so that a query
+// element is loaded once for four keys. Keys past the last repeat it.
 template <class Rows>
 FS_DEVICE void attend_scores(AttendShared& sh, const Rows& rows, i32 count, i32 dim, float scale) {
   const u32 lane = fs_lane();
-  for (i32 j = (i32)fs_warp(); j < count; j += 8) {
-    float p[ATTEND_HEADS];
-    FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) p[h] = 0.0f;
+  for (i32 first = (i32)fs_warp(); first < count; first += 8 * ATTEND_ABREAST) {
+    float p[ATTEND_ABREAST][ATTEND_HEADS];
+    i32 at[ATTEND_ABREAST];
+    FS_UNROLL for (int t = 0; t < ATTEND_ABREAST; t++) {
+      at[t] = first + 8 * t < count ? first + 8 * t : count - 1;
+      FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) p[t][h] = 0.0f;
+    }
     FS_UNROLL for (i32 i = 0; i < ATTEND_LANE; i++) {
       if (i * 32 < dim) {
-        const float k = rows.at(sh, j, i * 32 + (i32)lane);
-        FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) p[h] = fs_fma(sh.q[h][lane][i], k, p[h]);
+        float k[ATTEND_ABREAST];
+        FS_UNROLL for (int t = 0; t < ATTEND_ABREAST; t++) k[t] = rows.at(sh, at[t], i * 32 + (i32)lane);
+        FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++)
+          FS_UNROLL for (int t = 0; t < ATTEND_ABREAST; t++) p[t][h] = fs_fma(sh.q[h][lane][i], k[t], p[t][h]);
       }
     }
-    const float sum = fs_fold_eight(p);
-    if (lane % 4 == 0) sh.weight[lane / 4][j] = fs_mul(sum, scale);
+    FS_UNROLL for (int t = 0; t < ATTEND_ABREAST; t++) {
+      const float sum = fs_fold_eight(p[t]);
+      if (lane % 4 == 0 && first + 8 * t < count) sh.weight[first + 8 * t][lane / 4] = fs_mul(sum, scale);
+    }
   }
 }
 
@@ -87,26 +97,36 @@ FS_DEVICE void attend_scores(AttendShared& sh, const Rows& rows, i32 count, i32 
 FS_DEVICE void attend_weights(AttendShared& sh, i32 count) {
   const i32 head = (i32)fs_warp(), lane = (i32)fs_lane();
   float peak = fs_f32(0xff800000u);
-  for (i32 j = lane; j < count; j += 32) peak = fs_max(peak, sh.weight[head][j]);
+  for (i32 j = lane; j < count; j += 32) peak = fs_max(peak, sh.weight[j][head]);
   FS_UNROLL for (u32 mask = 16; mask > 0; mask >>= 1) peak = fs_max(peak, fs_shfl_xor(peak, mask));
-  for (i32 j = lane; j < count; j += 32) sh.weight[head][j] = fs_exp(fs_sub(sh.weight[head][j], peak));
+  for (i32 j = lane; j < count; j += 32) sh.weight[j][head] = fs_exp(fs_sub(sh.weight[j][head], peak));
   if (lane == 0) sh.peak[head] = peak;
 }
 
-// Sums of one channel over the keys, four loads in flight.
+// Adds one key's values of two channels, eight heads each.
+FS_DEVICE void attend_add(const AttendShared& sh, i32 j, const float (&v)[2], float (&sum)[2][ATTEND_HEADS]) {
+  FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) {
+    const float w = sh.weight[j][h];
+    FS_UNROLL for (int c = 0; c < 2; c++) sum[c][h] = fs_fma(w, v[c], sum[c][h]);
+  }
+}
+
+// Sums of channels d[0] and d[1] over the keys, eight loads in flight.
 template <class Rows>
-FS_DEVICE void attend_values(const AttendShared& sh, const Rows& rows, i32 count, i32 d, float (&sum)[ATTEND_HEADS]) {
-  FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) sum[h] = 0.0f;
+FS_DEVICE void attend_values(const AttendShared& sh, const Rows& rows, i32 count, const i32 (&d)[2], float (&sum)[2][ATTEND_HEADS]) {
+  FS_UNROLL for (int c = 0; c < 2; c++)
+    FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) sum[c][h] = 0.0f;
   i32 j = 0;
   for (; j + 4 <= count; j += 4) {
-    float v[4];
-    FS_UNROLL for (int i = 0; i < 4; i++) v[i] = rows.at(sh, j + i, d);
+    float v[4][2];
     FS_UNROLL for (int i = 0; i < 4; i++)
-      FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) sum[h] = fs_fma(sh.weight[h][j + i], v[i], sum[h]);
+      FS_UNROLL for (int c = 0; c < 2; c++) v[i][c] = rows.at(sh, j + i, d[c]);
+    FS_UNROLL for (int i = 0; i < 4; i++) attend_add(sh, j + i, v[i], sum);
   }
   for (; j < count; j++) {
-    const float v = rows.at(sh, j, d);
-    FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) sum[h] = fs_fma(sh.weight[h][j], v, sum[h]);
+    float v[2];
+    FS_UNROLL for (int c = 0; c < 2; c++) v[c] = rows.at(sh, j, d[c]);
+    attend_add(sh, j, v, sum);
   }
 }
 
@@ -137,14 +157,18 @@ FS_DEVICE void attend(AttendShared& sh, const Rows& rows, float* m, float* l, fl
   const u64 at = ((u64)fs_bid_z() * (u64)chunks + fs_bid_x()) * (u64)heads + (u64)fs_bid_y() * ATTEND_HEADS;
   if (thread < ATTEND_HEADS) {
     float sum = 0.0f;
-    for (i32 j = 0; j < count; j++) sum = fs_fma(sh.weight[thread][j], 1.0f, sum);
+    for (i32 j = 0; j < count; j++) sum = fs_fma(sh.weight[j][thread], 1.0f, sum);
     m[at + (u64)thread] = sh.peak[thread];
     l[at + (u64)thread] = sum;
   }
-  for (i32 d = thread; d < dim; d += 256) {
-    float sum[ATTEND_HEADS];
-    attend_values(sh, rows, count, d, sum);
-    FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) acc[(at + (u64)h) * (u64)dim + (u64)d] = sum[h];
+  if (thread >= dim) return;  // whole warps, and no barrier follows
+  const bool two = thread + 256 < dim;
+  const i32 d[2] = {thread, two ? thread + 256 : thread};
+  float sum[2][ATTEND_HEADS];
+  attend_values(sh, rows, count, d, sum);
+  FS_UNROLL for (int h = 0; h < ATTEND_HEADS; h++) {
+    acc[(at + (u64)h) * (u64)dim + (u64)d[0]] = sum[0][h];
+    if (two) acc[(at + (u64)h) * (u64)dim + (u64)d[1]] = sum[1][h];
   }
 }
 

@@ -24,7 +24,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     }
     let mut vocabularies = vec![600, 5];
     if depth == Depth::Full {
-        vocabularies.extend([129_280, 65_536, 70_001]);
+        vocabularies.extend([129_280, 70_001]);
     }
     for vocabulary in vocabularies {
         for base in [false, true] {

@@ -151,3 +151,46 @@ pub fn keep(s: &Span) -> Result<Call, KernelError> {
         Ok(call.arg(Arg::I32(int(NAME, "size", *size)?)))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(pos: usize, len: usize) -> Span {
+        Span {
+            row: Row {
+                dim: 512,
+                n_rot: 64,
+            },
+            ratio: 4,
+            overlap: 2,
+            ring: 16,
+            pos,
+            len,
+            eps: 1e-6,
+        }
+    }
+
+    #[test]
+    fn a_span_makes_the_rows_whose_windows_end_in_it() {
+        assert_eq!(span(0, 3).rows(), 0..0);
+        assert_eq!(span(3, 1).rows(), 0..1);
+        assert_eq!(span(5, 8).rows(), 1..3);
+        assert_eq!(rows(&span(5, 8), Kind::Kv, 3).unwrap().grid, [2, 1, 1]);
+        // Of a long span only what the ring holds is kept.
+        assert_eq!(keep(&span(5, 8)).unwrap().grid, [4, 8, 1]);
+        assert_eq!(keep(&span(5, 80)).unwrap().grid, [4, 16, 1]);
+    }
+
+    #[test]
+    fn spans_the_kernels_do_not_take_are_refused() {
+        assert!(rows(&span(0, 3), Kind::Kv, 10).is_err(), "no window ends");
+        assert!(rows(&span(5, 8), Kind::Kv, 2).is_err(), "a store too small");
+        let mut ring = span(5, 8);
+        ring.ring = 4;
+        assert!(keep(&ring).is_err(), "a ring smaller than two windows");
+        let mut dim = span(5, 8);
+        dim.row.dim = 96;
+        assert!(rows(&dim, Kind::Index, 3).is_err(), "no power of two");
+    }
+}

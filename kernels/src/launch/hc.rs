@@ -114,3 +114,35 @@ pub fn post(n: usize, d: usize, used: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "width of a stream", d)?))
         .arg(Arg::I32(int(NAME, "slots", used)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widths_rounds_and_tokens_are_bounded() {
+        let site = |n, d, iterations| Site {
+            n,
+            d,
+            iterations,
+            rms_eps: 1e-6,
+            eps: 1e-6,
+        };
+        let call = pre(&site(70_000, 4096, 20), false).unwrap();
+        assert_eq!(call.grid, [70_000, 2, 1]);
+        for bad in [
+            site(0, 32, 1),
+            site(1, 0, 1),
+            site(1, 8193, 1),
+            site(1, 32, 0),
+        ] {
+            assert!(pre(&bad, true).is_err(), "{bad:?}");
+        }
+        assert!(
+            head(&site(1, 32, 0), true).is_ok(),
+            "the head has no rounds"
+        );
+        assert_eq!(post(65_535, 300, 6).unwrap().grid, [2, 65_535, 1]);
+        assert!(post(65_536, 300, 6).is_err() && post(0, 300, 0).is_err());
+    }
+}

@@ -168,3 +168,59 @@ pub fn filtered(n: usize, vocabulary: usize, base: bool) -> Result<Call, KernelE
         .arg(Arg::Write(bytes(NAME, &[n, 4])?))
         .arg(Arg::I32(int(NAME, "vocabulary", vocabulary)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_written_as_the_kernels_read_them() {
+        let plan = Plan {
+            noise: 0x0123_4567_89ab_cdef,
+            temperature: 1.0,
+            top_k: 40,
+            min_p: 0.5,
+            top_p: 0.75,
+        };
+        let bytes = plan.bytes();
+        let words: Vec<u32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|w| u32::from_le_bytes(*w))
+            .collect();
+        let want = [
+            0x89ab_cdef,
+            0x0123_4567,
+            0x3f80_0000,
+            40,
+            0x3f00_0000,
+            3 << 30,
+            0,
+            0,
+        ];
+        assert_eq!(words, want);
+        assert!(plan.has_filter());
+        let off = Plan {
+            top_p: 1.0,
+            ..Plan::default()
+        };
+        assert_eq!(off.bytes(), [0; PLAN_BYTES]);
+        assert!(!off.has_filter());
+        // A share below a unit is one unit, not off.
+        let tiny = Plan {
+            top_p: 1e-20,
+            ..off
+        };
+        assert_eq!(tiny.bytes()[20..24], [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn vocabularies_and_formats_are_bounded() {
+        assert!(part(1, 0, false).is_err() && part(1, (1 << 24) + 1, false).is_err());
+        assert!(filtered(3, 129_280, true).is_ok() && merge(0).is_err());
+        assert!(embed(Format::Q4K, 10, 256, 1, 1).is_err());
+        assert!(embed(Format::Q8_0, 10, 33, 1, 1).is_err());
+        assert!(embed(Format::F16, 129_280, 4096, 65_536, 4).is_err());
+    }
+}

@@ -206,3 +206,63 @@ pub fn lists(s: &Lists) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "entries of a list", s.stride)?))
         .arg(Arg::U32(s.flag)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes() -> Lists {
+        Lists {
+            n: 2,
+            last: 4095,
+            window: 128,
+            mask: 255,
+            ratio: 4,
+            top_k: Some(512),
+            score_stride: 1024,
+            stride: 640,
+            flag: COMPRESSED,
+        }
+    }
+
+    #[test]
+    fn lists_must_hold_the_longest_one() {
+        assert_eq!(sizes().longest(), 640);
+        assert!(lists(&sizes()).is_ok());
+        let all = Lists {
+            top_k: None,
+            ..sizes()
+        };
+        assert_eq!(all.longest(), 128 + 1024);
+        assert!(lists(&all).is_err(), "640 entries for 1152 keys");
+        let change: [fn(&mut Lists); 5] = [
+            |s| s.stride = 639,
+            |s| s.mask = 126,
+            |s| s.mask = 200,
+            |s| s.score_stride = 1023,
+            |s| s.top_k = Some(0),
+        ];
+        for (i, change) in change.iter().enumerate() {
+            let mut s = sizes();
+            change(&mut s);
+            assert!(lists(&s).is_err(), "change {i}");
+        }
+    }
+
+    #[test]
+    fn scores_of_other_widths_are_refused() {
+        let s = Scores {
+            n: 1,
+            heads: 64,
+            dim: DIM,
+            rows: 70_000,
+            stride: 70_000,
+            skip: 512,
+            factor: 1.0,
+        };
+        assert_eq!(packed(&s).unwrap().grid, [547, 1, 1]);
+        assert!(packed(&Scores { dim: 64, ..s }).is_err());
+        assert!(floats(&Scores { dim: 64, ..s }).is_ok());
+        assert!(floats(&Scores { heads: 65, ..s }).is_err());
+    }
+}

@@ -149,3 +149,33 @@ pub fn combine(n: usize, used: usize, d: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "width", d)?))
         .arg(Arg::I32(int(NAME, "slots", used)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bounded() {
+        let shape = |n, experts, used| Shape {
+            n,
+            experts,
+            used,
+            scale: 1.5,
+            counted: false,
+            units: false,
+        };
+        assert_eq!(top_k(&shape(70_000, 256, 6)).unwrap().grid[0], 17_500);
+        for bad in [
+            shape(0, 256, 6),
+            shape(1, 513, 6),
+            shape(1, 256, 0),
+            shape(1, 256, 17),
+            shape(1, 4, 5),
+        ] {
+            assert!(top_k(&bad).is_err(), "{bad:?}");
+            assert!(hash(&bad, 10).is_err(), "{bad:?}");
+        }
+        assert!(plan(0, 4).is_err() && plan(4, 0).is_err() && plan(70_000, 4).is_ok());
+        assert!(swiglu(65_536, 32, true, 10.0).is_err() && combine(1, 6, 4096).is_ok());
+    }
+}

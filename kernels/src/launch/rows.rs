@@ -124,3 +124,32 @@ pub fn index_queries(row: &Row, n: usize, heads: usize) -> Result<Call, KernelEr
         .arg(Arg::I32(int(NAME, "dim", row.dim)?))
         .arg(Arg::I32(int(NAME, "rotated elements", row.n_rot)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_the_kernels_do_not_take_are_refused() {
+        let row = |dim, n_rot| Row { dim, n_rot };
+        assert_eq!(row(512, 64).stored(true), 584);
+        assert!(keys(&row(512, 64), 70_000, 100, true, 1e-6).is_ok());
+        for bad in [
+            row(544, 64),
+            row(40, 8),
+            row(64, 64),
+            row(64, 3),
+            row(64, 0),
+        ] {
+            assert!(keys(&bad, 1, 1, true, 1e-6).is_err(), "{bad:?}");
+            assert!(queries(&bad, 1, 1, None).is_err(), "{bad:?}");
+        }
+        assert!(keys(&row(64, 32), 0, 1, false, 1e-6).is_err());
+        assert!(queries(&row(64, 32), 65_536, 8, Some(1e-6)).is_err());
+        assert!(
+            index_queries(&row(96, 32), 1, 8).is_err(),
+            "no power of two"
+        );
+        assert_eq!(index_queries(&row(128, 64), 3, 9).unwrap().grid, [2, 3, 1]);
+    }
+}
