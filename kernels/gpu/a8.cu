@@ -9,36 +9,15 @@
 // cost     5.25 bytes and about 4 flops an element; bound by memory
 // order    maxima and integer sums need none
 #include "fourspark.h"
-#include "fs_fp4.h"
-#include "fs_math.h"
+#include "fs_a8.h"
 
 FS_KERNEL(a8_quantise, 256, 1)(const float* FS_RESTRICT x, i8* FS_RESTRICT q, fs_a8_meta* FS_RESTRICT meta, i32 blocks) {
-  const u32 lane = fs_lane();
-  const u64 block = (u64)fs_bid_x() * 8 + fs_warp();
+  const u64 block = (u64)fs_bid_x() * 8 + fs_warp(), at = block * 32 + fs_lane();
   const bool inside = block < (u64)blocks;
-  const u64 at = block * 32 + lane;
-  const float v = inside ? x[at] : 0.0f;
-  // |x| as an integer orders like |x|, and every NaN above every number.
-  u32 amax = fs_bits(v) & 0x7fffffffu;
-  FS_UNROLL for (u32 mask = 16; mask > 0; mask >>= 1) {
-    const u32 other = fs_shfl_xor(amax, mask);
-    amax = other > amax ? other : amax;
-  }
-  const float a = fs_f32(amax);
-  i32 r = 0;
-  float scale = amax > 0x7f800000u ? fs_f32(FS_NAN) : 0.0f;
-  if (a >= 1.262177448353619e-29f) {  // 2^-96; false for NaN
-    const float p = fs_mul(v, fs_div(127.0f, a));
-    scale = fs_div(a, 127.0f);
-    r = p == p ? fs_rne(p) : 0;  // inf * (127 / inf) is NaN
-    r = r > 127 ? 127 : r < -127 ? -127 : r;
-  }
-  i32 sum = r;
-  FS_UNROLL for (u32 mask = 8; mask > 0; mask >>= 1) sum += (i32)fs_shfl_xor((u32)sum, mask);
-  const u32 other = fs_shfl_xor((u32)sum, 16);
+  const fs_a8_value v = fs_a8_block(inside ? x[at] : 0.0f);
   if (inside) {
-    q[at] = (i8)r;
-    if (lane == 0) meta[block] = fs_a8_meta{scale, ((u32)sum & 0xffffu) | other << 16};
+    q[at] = (i8)v.q;
+    if (fs_lane() == 0) meta[block] = v.meta;
   }
 }
 FS_EXPORT(a8_quantise, 256)

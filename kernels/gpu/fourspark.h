@@ -52,7 +52,9 @@ struct alignas(8) f32x2 {
 #if FS_HOST
 #include "../host/exec.h"
 #define FS_DEVICE static inline
+#define FS_DEVICE_MEMBER inline
 #define FS_UNROLL
+#define FS_ROLLED
 #define FS_RESTRICT __restrict
 #define FS_SHARED(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), false))
 #define FS_SHARED_DYN(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), true))
@@ -68,10 +70,12 @@ struct alignas(8) f32x2 {
   static const fs_host_entry FS_PASTE(fs_entry_, FS_NAME(name))(#name FS_HOST_SUFFIX_TEXT, &FS_NAME(name), threads);
 #else
 #define FS_UNROLL _Pragma("unroll")
+#define FS_ROLLED _Pragma("unroll 1")
 #define FS_RESTRICT __restrict__
 #define FS_EXPORT(name, threads)
 #if defined(__clang__)
 #define FS_DEVICE static inline __attribute__((device, always_inline))
+#define FS_DEVICE_MEMBER inline __attribute__((device, always_inline))
 #define FS_SHARED(T, name) static __attribute__((shared)) T name
 #define FS_DYN_ARRAY extern __attribute__((shared)) u32x4 fs_dynamic[]
 #if FS_HIP
@@ -83,6 +87,7 @@ struct alignas(8) f32x2 {
 #endif
 #else
 #define FS_DEVICE static __device__ __forceinline__
+#define FS_DEVICE_MEMBER __device__ __forceinline__
 #define FS_SHARED(T, name) __shared__ T name
 #define FS_DYN_ARRAY extern __shared__ u32x4 fs_dynamic[]
 #define FS_KERNEL(name, threads, blocks) \
@@ -92,6 +97,9 @@ struct alignas(8) f32x2 {
   FS_DYN_ARRAY;                \
   T& name = *reinterpret_cast<T*>(fs_dynamic)
 #endif
+
+// A static function of a struct.
+#define FS_DEVICE_STATIC static FS_DEVICE_MEMBER
 
 static constexpr u32 FS_WARP = 32;
 
@@ -169,6 +177,13 @@ FS_DEVICE float fs_f32(u32 v) { return __uint_as_float(v); }
 FS_DEVICE u32 fs_bits(float v) { return __float_as_uint(v); }
 #endif
 FS_DEVICE float fs_shfl_xor(float v, u32 mask) { return fs_f32(fs_shfl_xor(fs_bits(v), mask)); }
+#endif
+#if FS_HOST
+FS_DEVICE float fs_shfl(float v, u32 lane, int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
+  return fs_f32(fs_shfl(fs_bits(v), lane, line, file));
+}
+#else
+FS_DEVICE float fs_shfl(float v, u32 lane) { return fs_f32(fs_shfl(fs_bits(v), lane)); }
 #endif
 
 FS_DEVICE u32 fs_lane() { return fs_tid() & 31; }
@@ -253,6 +268,13 @@ FS_DEVICE i32 fs_pair_sum(u32 pair, i32 n, i32 c) {
 // arguments. Keeps a constant in a register that it would otherwise reload at every use.
 FS_DEVICE u32 fs_opaque(u32 v, u32 zero) { return v ^ zero; }
 
+// Nothing moves across, in the compiler's schedule: bounds the registers of a long unrolled loop.
+FS_DEVICE void fs_schedule_fence() {
+#if FS_HIP && defined(__AMDGCN__)
+  __builtin_amdgcn_sched_barrier(0);
+#endif
+}
+
 // Byte permute: byte n of the result is byte (sel nibble n, bits 0..2) of {b, a} (a is bytes 0..3);
 // bit 3 of the nibble replicates that byte's sign bit instead.
 FS_DEVICE u32 fs_prmt(u32 a, u32 b, u32 sel) {
@@ -268,6 +290,29 @@ FS_DEVICE u32 fs_prmt(u32 a, u32 b, u32 sel) {
     r |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * n);
   }
   return r;
+#endif
+}
+
+// ---- counters
+
+// Adds to a counter of global or shared memory that other threads add to as well. Integers only: their
+// sum has no order. Other threads see the sum after a barrier (shared) or the launch (global).
+FS_DEVICE void fs_count(u32* counter, u32 n) {
+#if FS_CUDA
+  asm volatile("red.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+#elif FS_HIP && defined(__AMDGCN__)
+  (void)__hip_atomic_fetch_add(counter, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *counter += n;
+#endif
+}
+FS_DEVICE void fs_count(u64* counter, u64 n) {
+#if FS_CUDA
+  asm volatile("red.add.u64 [%0], %1;" ::"l"(counter), "l"(n) : "memory");
+#elif FS_HIP && defined(__AMDGCN__)
+  (void)__hip_atomic_fetch_add(counter, n, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+  *counter += n;
 #endif
 }
 

@@ -15,7 +15,8 @@
 //            memory four blocks at a time
 //   cost     2 m k cols integer ops; 4 flops an output and block: bound by those
 //   order    segments of 16 blocks in an accumulator, their sums added in order into a second one
-//   variants (the same bits)  a: 128 x 128; d: 128 x 64, two blocks a processor
+//   variants (the same bits)  a: 128 x 128, for NVIDIA: two sums of 64 values a lane beside weights and
+//            dots need some 290 registers on AMD, which has 256; d: 128 x 64, two blocks a processor
 //   free_*   (other bits, for the price of the order only) one running sum
 #include "fourspark.h"
 #include "fs_fp4.h"
@@ -36,18 +37,9 @@ struct Fp4fNarrowShared {
 template <bool FULL>
 FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32& w, const fs_fp4_tables& tables, i32 tile, u32 row0,
                                    i32 segment, i32 blocks, const i8* q, const fs_a8_meta* meta, i32 cols) {
+  constexpr int AHEAD = FP4F_MAGIC ? 4 : 1;  // groups in flight: AMD's lanes hold more words and rows each
   const u32 lane = fs_lane();
   const i32 first = segment * FS_SEGMENT_BLOCKS;
-  Fp4fGroup<1> group[4];
-  FS_UNROLL for (i32 g = 0; g < 4; g++) {
-    const i32 at = FULL || segment * 4 + g < w.groups ? g : w.groups - 1 - segment * 4;
-    FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
-        group[g].words[0][j] =
-            fs_load_stream(fs_tile32_codes(w, tile, segment * 4, fs_tile_word(lane, j)) + row0 + fs_tile_line(lane, j) + at * 128);
-    // The scales of blocks past the end are zero.
-    FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
-        group[g].scales[0][r] = ((const u32*)(fs_tile32_scales(w, tile, segment) + row0 + fs_tile_row(lane, r)))[g];
-  }
   const u32x2* line[FS_TILE_BW];
   const fs_a8_meta* scale[FS_TILE_CC];
   FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) {
@@ -60,15 +52,27 @@ FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32
   }
   float acc[1][FS_TILE_C];
   FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[0][i] = 0.0f;
-  FS_UNROLL for (i32 i = 0; i < FS_SEGMENT_BLOCKS; i++) {
-    const i32 at = FULL || first + i < blocks ? i : blocks - 1 - first;
-    Fp4fBlock<1> b;
-    fp4f_decode<1>(b, tables, group[i / 4], i % 4);
-    u32x2 x[FS_TILE_BW];
-    float dc[FS_TILE_CC];
-    FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = line[j][at * 4];
-    FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || at == i ? scale[j][at].d : 0.0f;
-    fp4f_step<1>(acc, b, x, dc);
+  FS_ROLLED for (i32 first_group = 0; first_group < 4; first_group += AHEAD) {
+    Fp4fGroup<1> group[AHEAD];
+    FS_UNROLL for (i32 n = 0; n < AHEAD; n++) {
+      const i32 g = first_group + n, at = FULL || segment * 4 + g < w.groups ? g : w.groups - 1 - segment * 4;
+      FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
+          group[n].words[0][j] =
+              fs_load_stream(fs_tile32_codes(w, tile, segment * 4, fs_tile_word(lane, j)) + row0 + fs_tile_line(lane, j) + at * 128);
+      // The scales of blocks past the end are zero.
+      FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+          group[n].scales[0][r] = ((const u32*)(fs_tile32_scales(w, tile, segment) + row0 + fs_tile_row(lane, r)))[g];
+    }
+    FS_UNROLL for (i32 n = 0; n < AHEAD * 4; n++) {
+      const i32 i = first_group * 4 + n, at = FULL || first + i < blocks ? i : blocks - 1 - first;
+      Fp4fBlock<1> b;
+      fp4f_decode<1>(b, tables, group[n / 4], n % 4);
+      u32x2 x[FS_TILE_BW];
+      float dc[FS_TILE_CC];
+      FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = line[j][at * 4];
+      FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || at == i ? scale[j][at].d : 0.0f;
+      fp4f_step<1>(acc, b, x, dc);
+    }
   }
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
@@ -162,23 +166,24 @@ struct Fp4fAcc {
   float v[NT][2][FS_TILE_C];
 };
 
-// One block of 32 rows against the warp's columns. The next tile's dots start before this one's
-// terms need theirs.
+// One block of 32 rows against the warp's columns. NVIDIA: the next tile's dots start before this one's
+// terms need theirs. AMD has no registers to spare for that.
 template <int NT, int COLS>
 FS_DEVICE void fp4f_wide_block(Fp4fAcc<NT>& acc, const Fp4fBlock<2>& b, const Fp4fStage<COLS>& stage, int e, u32 col0) {
+  constexpr int LAG = FP4F_MAGIC ? 1 : 0;
   const u32 lane = fs_lane();
-  i32 dot[2][2][FS_TILE_C];
-  FS_UNROLL for (int n = 0; n <= NT; n++) {
+  i32 dot[LAG + 1][2][FS_TILE_C];
+  FS_UNROLL for (int n = 0; n < NT + LAG; n++) {
     if (n < NT) {
       u32x2 x[FS_TILE_BW];
       FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
           x[j] = *(const u32x2*)&stage.q[e][(col0 + (u32)(n * FS_TILE_N) + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
-      fp4f_dots<2>(dot[n & 1], b, x);
+      fp4f_dots<2>(dot[n & LAG], b, x);
     }
-    if (n > 0) {
+    if (n >= LAG) {
       float d[FS_TILE_CC];
-      fs_tile_columns(&stage.d[e][col0 + (u32)((n - 1) * FS_TILE_N)], lane, d);
-      fp4f_terms<2>(acc.v[n - 1], b, dot[(n - 1) & 1], d);
+      fs_tile_columns(&stage.d[e][col0 + (u32)((n - LAG) * FS_TILE_N)], lane, d);
+      fp4f_terms<2>(acc.v[n - LAG], b, dot[(n - LAG) & LAG], d);
     }
   }
 }
@@ -226,6 +231,7 @@ FS_DEVICE void fp4f_gemm(Fp4fGemmShared<WN * WC>& sh, const u8* packed, const i8
       fp4f_decode<2>(b, tables, now, e);
       if (e == 3) fp4f_load<2>(now, w, safe, 0, group + 1 < w.groups ? group + 1 : group);
       fp4f_wide_block<NT>(acc, b, sh.stage[group & 1], e, col0);
+      fs_schedule_fence();
     }
     if (!FREE && (group % 4 == 3 || group + 1 == w.groups)) fp4f_flush<NT>(acc, total);
   }

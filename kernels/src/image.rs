@@ -22,9 +22,18 @@ macro_rules! files {
 /// The headers, in no particular order.
 pub const HEADERS: &[Source] = files![
     "fourspark.h",
-    "fs_math.h",
+    "fs_a8.h",
+    "fs_codes.h",
+    "fs_formats.h",
     "fs_fp4.h",
     "fs_fp4_tile.h",
+    "fs_math.h",
+    "fs_noise.h",
+    "fs_rank.h",
+    "fs_rows.h",
+    "fs_select.h",
+    "fs_swiglu.h",
+    "fs_tiled.h",
     "fs_tile.h"
 ];
 
@@ -32,11 +41,20 @@ pub const HEADERS: &[Source] = files![
 pub const KERNELS: &[Source] = files![
     "a8.cu",
     "attend.cu",
+    "compress.cu",
     "dense.cu",
+    "embed.cu",
     "fp4f.cu",
     "fp4f_mma.cu",
+    "hc.cu",
+    "head.cu",
+    "index.cu",
     "math.cu",
-    "norm.cu"
+    "norm.cu",
+    "route.cu",
+    "rows.cu",
+    "select.cu",
+    "tiled.cu"
 ];
 
 /// Sources that only measurements use: other bits, or no result at all.

@@ -78,6 +78,53 @@ fn attention_equals_the_reference() {
 }
 
 #[test]
+fn hyper_connections_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::hc::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn stored_rows_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::rows::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn routes_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::route::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn compressed_rows_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::compress::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn scores_and_key_lists_equal_the_reference() {
+    for seed in [0, 1, 77] {
+        check(&cases::index::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
+fn tiled_matrices_and_experts_equal_the_reference() {
+    check(&cases::tiled::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::tiled::run(&mut exec(5, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
+fn tokens_and_their_rows_equal_the_reference() {
+    check(&cases::head::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+    check(&cases::head::run(&mut exec(3, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }
@@ -149,13 +196,13 @@ fn free_orders_are_close() {
 }
 
 #[test]
-#[ignore = "soak: every case of the device lists on the emulated device, about an hour"]
+#[ignore = "soak: every case of the device lists on the emulated device, hours"]
 fn soak_full_lists() {
     for (seed, shape) in [(0, Shape::Nvidia), (1, Shape::Gfx11), (2, Shape::Gfx12)] {
-        check(&cases::fp4f::run(&mut exec(seed, shape), Depth::Full).unwrap());
-        check(&cases::norm::run(&mut exec(seed, shape), Depth::Full).unwrap());
-        check(&cases::a8::run(&mut exec(seed, shape), Depth::Full).unwrap());
-        check(&cases::dense::run(&mut exec(seed, shape), Depth::Full).unwrap());
-        check(&cases::attend::run(&mut exec(seed, shape), Depth::Full).unwrap());
+        for (name, run) in cases::families::<Exec>() {
+            if name != "math" {
+                check(&run(&mut exec(seed, shape), Depth::Full).unwrap());
+            }
+        }
     }
 }

@@ -6,12 +6,20 @@
 pub mod a8;
 pub mod attend;
 mod compare;
+pub mod compress;
 pub mod dense;
+pub mod draws;
 pub mod fp4f;
+pub mod hc;
+pub mod head;
+pub mod index;
 pub mod math;
 mod noise;
 pub mod norm;
 pub mod reference;
+pub mod route;
+pub mod rows;
+pub mod tiled;
 
 pub use compare::{Outcome, compare_bytes, compare_f32};
 pub use noise::Noise;
@@ -70,17 +78,38 @@ pub enum Depth {
     Full,
 }
 
+/// A case list.
+pub type List<R> = fn(&mut R, Depth) -> Result<Vec<Outcome>, KernelError>;
+
+/// The lists of all families, named.
+#[must_use]
+pub fn families<R: Runner>() -> Vec<(&'static str, List<R>)> {
+    vec![
+        ("a8", a8::run),
+        ("fp4f", fp4f::run),
+        ("norm", norm::run),
+        ("dense", dense::run),
+        ("attend", attend::run),
+        ("hc", hc::run),
+        ("rows", rows::run),
+        ("route", route::run),
+        ("compress", compress::run),
+        ("index", index::run),
+        ("tiled", tiled::run),
+        ("head", head::run),
+        ("math", math::run),
+    ]
+}
+
 /// Runs every family.
 ///
 /// # Errors
 /// The first launch that fails; differences are not errors but [`Outcome`]s.
 pub fn all<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut outcomes = a8::run(runner, depth)?;
-    outcomes.extend(fp4f::run(runner, depth)?);
-    outcomes.extend(norm::run(runner, depth)?);
-    outcomes.extend(dense::run(runner, depth)?);
-    outcomes.extend(attend::run(runner, depth)?);
-    outcomes.extend(math::run(runner, depth)?);
+    let mut outcomes = Vec::new();
+    for (_, run) in families() {
+        outcomes.extend(run(runner, depth)?);
+    }
     Ok(outcomes)
 }
 
@@ -95,4 +124,10 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
 pub fn to_f32(bytes: &[u8]) -> Vec<f32> {
     let (words, _) = bytes.as_chunks::<4>();
     words.iter().map(|w| f32::from_le_bytes(*w)).collect()
+}
+
+/// Little-endian bytes of words.
+#[must_use]
+pub fn u32_bytes(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }

@@ -8,6 +8,9 @@ use fpx_quant::{A8Rows, Format, FormatError, Matrix, Out};
 #[derive(Clone, Debug)]
 pub struct Activations {
     rows: A8Rows,
+    /// `[rows][k]`, before.
+    x: Vec<f32>,
+    k: usize,
     /// `[rows][k]`.
     pub q: Vec<u8>,
     /// `[rows][k / 32]` of 8 bytes (`gpu/a8.cu`).
@@ -29,7 +32,19 @@ impl Activations {
                 meta.extend(block.halves.iter().flat_map(|h| (*h as i16).to_le_bytes()));
             }
         }
-        Self { rows: a8, q, meta }
+        Self {
+            rows: a8,
+            x: x.to_vec(),
+            k,
+            q,
+            meta,
+        }
+    }
+
+    /// One of the rows.
+    #[must_use]
+    pub fn only(&self, row: usize) -> Self {
+        Self::new(&self.x[row * self.k..][..self.k], 1, self.k)
     }
 }
 

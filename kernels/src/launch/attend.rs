@@ -1,7 +1,9 @@
 //! Launches of `attend.cu`: attention of query positions over key lists, contract rule 7.
 
+use super::a8::META_BYTES;
 use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
+use crate::cpu::kv_row_bytes;
 
 const SOURCE: &str = "attend.cu";
 /// Keys of a chunk.
@@ -50,59 +52,135 @@ impl Shape {
         ))
     }
 
+    fn begin(&self, name: &'static str) -> Result<Call, KernelError> {
+        self.check(name)?;
+        let grid = [
+            grid_x(name, self.chunks() as u64)?,
+            Self::grid(self.heads / 8),
+            Self::grid(self.positions),
+        ];
+        let q = bytes(name, &[self.positions, self.heads, self.dim, 4])?;
+        Ok(Call::new(SOURCE, name, grid, 256).arg(Arg::Read(q)))
+    }
+
+    /// Key lists, and the chunks' results.
+    fn lists(&self, call: Call) -> Result<Call, KernelError> {
+        let (ml, acc) = self.partials(call.kernel)?;
+        let keys = bytes(call.kernel, &[self.positions, self.stride, 4])?;
+        Ok(call
+            .arg(Arg::Read(keys))
+            .arg(Arg::Read(self.positions as u64 * 4))
+            .arg(Arg::Write(ml))
+            .arg(Arg::Write(ml))
+            .arg(Arg::Write(acc)))
+    }
+
+    fn end(&self, call: Call) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        Ok(call
+            .arg(Arg::I32(int(name, "heads", self.heads)?))
+            .arg(Arg::I32(int(name, "dim", self.dim)?))
+            .arg(Arg::I32(int(name, "keys", self.stride)?)))
+    }
+
     /// The shape as grid rows.
     fn grid(value: usize) -> u32 {
         value as u32 // `check` bounded it
     }
 }
 
-/// All chunks of all positions. Buffers: q `[positions][heads][dim]` f32, rows `[rows][dim]` f32,
-/// keys `[positions][stride]` u32 (below `rows`), counts `[positions]` u32 (1 to stride),
-/// m, l `[positions][chunks][heads]` f32, acc `[positions][chunks][heads][dim]` f32.
+/// All chunks of all positions, rows in f32. Buffers: q `[positions][heads][dim]` f32, rows
+/// `[rows][dim]` f32, keys `[positions][stride]` u32 (below `rows`), counts `[positions]` u32 (1 to
+/// stride), m, l `[positions][chunks][heads]` f32, acc `[positions][chunks][heads][dim]` f32.
 ///
 /// # Errors
 /// `Shape`.
 pub fn chunks(s: &Shape, scale: f32) -> Result<Call, KernelError> {
     const NAME: &str = "attend_chunk";
-    s.check(NAME)?;
-    let (ml, acc) = s.partials(NAME)?;
-    let grid = [
-        grid_x(NAME, s.chunks() as u64)?,
-        Shape::grid(s.heads / 8),
-        Shape::grid(s.positions),
-    ];
-    Ok(Call::new(SOURCE, NAME, grid, 256)
-        .arg(Arg::Read(bytes(NAME, &[s.positions, s.heads, s.dim, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.rows, s.dim, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.positions, s.stride, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.positions, 4])?))
-        .arg(Arg::Write(ml))
-        .arg(Arg::Write(ml))
-        .arg(Arg::Write(acc))
-        .arg(Arg::I32(int(NAME, "heads", s.heads)?))
-        .arg(Arg::I32(int(NAME, "dim", s.dim)?))
-        .arg(Arg::I32(int(NAME, "keys", s.stride)?))
-        .arg(Arg::F32(scale)))
+    let call = s
+        .begin(NAME)?
+        .arg(Arg::Read(bytes(NAME, &[s.rows, s.dim, 4])?));
+    let call = s.lists(call)?;
+    Ok(s.end(call)?.arg(Arg::F32(scale)))
 }
 
-/// The chunks' sums put together. Buffers: m, l, acc, sinks `[heads]` f32, counts, out
-/// `[positions][heads][dim]` f32.
+/// All chunks of all positions, packed rows of two stores: `s.rows` raw and `compressed` ones. Buffers:
+/// as [`chunks`] with raw and comp `[any][row bytes]` in place of the rows; keys with
+/// [`super::index::COMPRESSED`] name rows of comp.
+///
+/// # Errors
+/// `Shape`: also dim - n_rot is not a multiple of 64.
+pub fn chunks_packed(
+    s: &Shape,
+    n_rot: usize,
+    compressed: usize,
+    scale: f32,
+) -> Result<Call, KernelError> {
+    const NAME: &str = "attend_chunk_packed";
+    let fits = n_rot < s.dim && (s.dim - n_rot).is_multiple_of(64) && n_rot.is_multiple_of(32);
+    require(
+        NAME,
+        "rotated elements",
+        "a multiple of 32 that leaves one of 64",
+        n_rot,
+        fits,
+    )?;
+    let row = kv_row_bytes(s.dim, n_rot);
+    let call = s
+        .begin(NAME)?
+        .arg(Arg::Read(bytes(NAME, &[s.rows, row])?))
+        .arg(Arg::Read(bytes(NAME, &[compressed, row])?));
+    let call = s.lists(call)?;
+    let call = call
+        .arg(Arg::I32(int(NAME, "heads", s.heads)?))
+        .arg(Arg::I32(int(NAME, "dim", s.dim)?))
+        .arg(Arg::I32(int(NAME, "rotated elements", n_rot)?))
+        .arg(Arg::I32(int(NAME, "keys", s.stride)?));
+    Ok(call.arg(Arg::F32(scale)))
+}
+
+/// What [`merge`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Rotated elements, turned back by the angles; 0: none are.
+    pub n_rot: usize,
+    /// f32 values.
+    pub floats: bool,
+    /// Activation blocks (`a8.cu`).
+    pub a8: bool,
+}
+
+/// The chunks' sums put together. Buffers: m, l, acc, sinks `[heads]` f32, counts, angles
+/// `[positions][n_rot / 2][2]` if turned back, out `[positions][heads][dim]` f32 if `floats`, q
+/// `[positions][heads][dim]` i8 and meta `[positions][heads][dim / 32]` of 8 bytes if `a8`.
 ///
 /// # Errors
 /// `Shape`.
-pub fn merge(s: &Shape) -> Result<Call, KernelError> {
+pub fn merge(s: &Shape, out: &Output) -> Result<Call, KernelError> {
     const NAME: &str = "attend_merge";
     s.check(NAME)?;
+    let even = out.n_rot < s.dim && out.n_rot.is_multiple_of(2);
+    require(NAME, "rotated elements", "even, below dim", out.n_rot, even)?;
     let (ml, acc) = s.partials(NAME)?;
     let grid = [grid_x(NAME, s.heads as u64)?, Shape::grid(s.positions), 1];
+    let all = bytes(NAME, &[s.positions, s.heads, s.dim])?;
+    let write = |there, size| if there { Arg::Write(size) } else { Arg::Null };
+    let angles = match out.n_rot {
+        0 => Arg::Null,
+        n => Arg::Read(bytes(NAME, &[s.positions, n / 2, 8])?),
+    };
     Ok(Call::new(SOURCE, NAME, grid, 128)
         .arg(Arg::Read(ml))
         .arg(Arg::Read(ml))
         .arg(Arg::Read(acc))
         .arg(Arg::Read(bytes(NAME, &[s.heads, 4])?))
         .arg(Arg::Read(bytes(NAME, &[s.positions, 4])?))
-        .arg(Arg::Write(bytes(NAME, &[s.positions, s.heads, s.dim, 4])?))
+        .arg(angles)
+        .arg(write(out.floats, all * 4))
+        .arg(write(out.a8, all))
+        .arg(write(out.a8, all / 32 * META_BYTES as u64))
         .arg(Arg::I32(int(NAME, "heads", s.heads)?))
         .arg(Arg::I32(int(NAME, "dim", s.dim)?))
+        .arg(Arg::I32(int(NAME, "rotated elements", out.n_rot)?))
         .arg(Arg::I32(int(NAME, "keys", s.stride)?)))
 }

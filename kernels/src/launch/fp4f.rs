@@ -114,6 +114,14 @@ impl Gemm {
     /// Those that do not.
     pub const FREE: &[Self] = &[Self::FreeA, Self::FreeD];
 
+    /// The faster one on a device whose matrix step has so many columns: the sums of A do not fit an AMD
+    /// device's registers (`kernels/resources.txt`), on NVIDIA's they do and A is faster
+    /// (benches/records/2026-11-29-m0-h200.md).
+    #[must_use]
+    pub fn choose(width: usize) -> Self {
+        if width == 8 { Self::A } else { Self::D }
+    }
+
     /// Kernel, rows and columns of a block.
     fn parts(self) -> (&'static str, usize, usize) {
         match self {
@@ -324,6 +332,11 @@ mod tests {
         assert!(gemm(&w, 0, Gemm::A).is_err() && gemm(&w, 1 << 24, Gemm::D).is_err());
         let long = Tile32::new(32, 33 * 512).unwrap();
         assert!(mma(&long, 1, 8).is_err() && gemv(&long, 1, Gemv::Wide).is_ok());
+    }
+
+    #[test]
+    fn large_tiles_are_for_devices_that_hold_their_sums() {
+        assert_eq!((Gemm::choose(8), Gemm::choose(16)), (Gemm::A, Gemm::D));
     }
 
     #[test]

@@ -6,15 +6,22 @@
 pub mod a8;
 pub mod attend;
 pub mod bench;
+pub mod compress;
 pub mod dense;
 pub mod fp4f;
+pub mod hc;
+pub mod head;
+pub mod index;
 pub mod math;
 pub mod norm;
+pub mod route;
+pub mod rows;
+pub mod tiled;
 
 use crate::KernelError;
 
 /// Most arguments a kernel takes.
-pub const MAX_ARGS: usize = 12;
+pub const MAX_ARGS: usize = 16;
 
 /// One argument of a kernel, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,6 +148,17 @@ pub(crate) fn grid_x(kernel: &'static str, blocks: u64) -> Result<u32, KernelErr
         expected: "1 to 2^31 - 1",
         got: blocks,
     })
+}
+
+/// A number of blocks along y.
+pub(crate) fn grid_y(
+    kernel: &'static str,
+    what: &'static str,
+    blocks: usize,
+) -> Result<u32, KernelError> {
+    let fits = (1..=65_535).contains(&blocks);
+    require(kernel, what, "1 to 65535", blocks, fits)?;
+    Ok(blocks as u32)
 }
 
 /// A product of sizes in bytes.

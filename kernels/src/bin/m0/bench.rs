@@ -13,7 +13,7 @@ use ds4_kernels::launch::{Call, a8};
 
 use crate::report::{Compiled, Line, Report, Timing};
 
-const REPLAYS: usize = 31;
+pub(crate) const REPLAYS: usize = 31;
 const TUNING: usize = 5;
 const ROTATE: u64 = 1_200_000_000;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn timing(name: String, mut ms: Vec<f32>, launches: usize) -> Timing {
+pub(crate) fn timing(name: String, mut ms: Vec<f32>, launches: usize) -> Timing {
     ms.sort_by(f32::total_cmp);
     let at = |part: usize| f64::from(ms[ms.len() * part / 4]);
     let us = at(2) * 1e3 / launches as f64;
@@ -89,7 +89,7 @@ fn fill(gpu: &mut Cuda, buffer: Buffer, seed: u32, and: u32, or: u32) -> Result<
 }
 
 /// Notes a kernel's resources once.
-fn note(gpu: &mut Cuda, report: &mut Report, call: &Call) -> Result<(), KernelError> {
+pub(crate) fn note(gpu: &mut Cuda, report: &mut Report, call: &Call) -> Result<(), KernelError> {
     if !report.compiled.iter().any(|c| c.kernel == call.kernel) {
         let r = gpu.resources(call)?;
         let (registers, local, shared) = (r.registers, r.local, r.shared);

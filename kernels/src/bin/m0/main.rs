@@ -2,13 +2,13 @@
 //! contract's order costs beside a free one. `m0 --help` for the arguments.
 
 mod bench;
+mod families;
 mod report;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ds4_kernels::KernelError;
 use ds4_kernels::cases::{self, Depth, Outcome, Runner};
 use ds4_kernels::cuda::{self, Cuda};
 
@@ -101,6 +101,7 @@ fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     }
     if !o.no_bench {
         bench::run(&mut gpu, &mut report, &mut out)?;
+        families::run(&mut gpu, &mut report, &mut out)?;
     }
     report.print(&mut out)?;
     if let Some(file) = &o.json {
@@ -109,27 +110,14 @@ fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     Ok(report.equal())
 }
 
-type Family = (
-    &'static str,
-    fn(&mut Cuda, Depth) -> Result<Vec<Outcome>, KernelError>,
-);
-
 fn families(
     gpu: &mut Cuda,
     depth: Depth,
     functions: Depth,
     out: &mut impl Write,
 ) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
-    let families: [Family; 6] = [
-        ("a8", cases::a8::run),
-        ("fp4f", cases::fp4f::run),
-        ("norm", cases::norm::run),
-        ("dense", cases::dense::run),
-        ("attend", cases::attend::run),
-        ("math", cases::math::run),
-    ];
     let mut all = Vec::new();
-    for (name, run) in families {
+    for (name, run) in cases::families() {
         let start = Instant::now();
         let depth = if name == "math" { functions } else { depth };
         let outcomes = run(gpu, depth)?;

@@ -62,6 +62,22 @@ pub(crate) struct Compiled {
     pub shared: i32,
 }
 
+/// A launch of another family.
+#[derive(Clone, Debug)]
+pub(crate) struct Family {
+    pub kernel: &'static str,
+    /// Bytes that the launch must move: those of its buffers, or of the parts it visits.
+    pub bytes: u64,
+    /// What was timed.
+    pub timing: Timing,
+}
+
+impl Family {
+    fn gbs(&self) -> f64 {
+        self.bytes as f64 / self.timing.us / 1e3
+    }
+}
+
 /// Everything of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
@@ -73,6 +89,7 @@ pub(crate) struct Report {
     pub ceilings: Vec<(String, f64)>,
     pub compiled: Vec<Compiled>,
     pub lines: Vec<Line>,
+    pub families: Vec<Family>,
     /// Comparisons of the timed kernels at the timed shapes.
     pub checks: Vec<Outcome>,
 }
@@ -87,6 +104,7 @@ impl Report {
             ceilings: Vec::new(),
             compiled: Vec::new(),
             lines: Vec::new(),
+            families: Vec::new(),
             checks: Vec::new(),
         }
     }
@@ -141,6 +159,15 @@ impl Report {
         for line in &self.lines {
             self.print_line(line, out)?;
         }
+        for f in &self.families {
+            let (t, gbs) = (&f.timing, f.gbs());
+            let share = 100.0 * gbs / self.ceiling("read");
+            writeln!(
+                out,
+                "{}: {} {:.2} us (+-{:.1}%) {gbs:.0} GB/s {share:.0}%",
+                t.name, f.kernel, t.us, t.spread
+            )?;
+        }
         Ok(())
     }
 
@@ -176,6 +203,10 @@ impl Report {
                 "price_percent": l.price()})
         };
         let compiled = |c: &Compiled| json!({"kernel": c.kernel, "registers": c.registers, "local": c.local, "shared": c.shared});
+        let family = |f: &Family| {
+            json!({"name": f.timing.name, "kernel": f.kernel, "bytes": f.bytes,
+            "us": f.timing.us, "spread_percent": f.timing.spread, "gbs": f.gbs()})
+        };
         let value = json!({
             "device": self.device, "multiprocessors": self.processors, "commit": self.commit,
             "equal": self.equal(),
@@ -184,6 +215,7 @@ impl Report {
             "ceilings_gbs": self.ceilings.iter().map(|(n, g)| json!({"name": n, "gbs": g})).collect::<Vec<_>>(),
             "compiled": self.compiled.iter().map(compiled).collect::<Vec<_>>(),
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
+            "families": self.families.iter().map(family).collect::<Vec<_>>(),
         });
         format!("{value:#}\n")
     }

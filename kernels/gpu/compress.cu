@@ -1,0 +1,114 @@
+// Compressors: a pooled row out of the keys and gates of its window, finished and stored; and the open
+// rows that later windows need. Contract rules 6, 9, 10, 13.
+//
+// compress_kv, compress_index, compress_f32: one row a block
+//   formula  entries = second halves of window w, preceded by first halves of window w - 1 where windows
+//            overlap (overlap 2, w > 0); per channel m = max g, e = exp(g - m), den = sum e,
+//            num = sum e * k; row = rotate((num / den * r) * norm); then packed fp8 with bf16 tail (kv),
+//            Hadamard and packed fp4 (index), or as it is (f32). Stored at place w
+//   shapes   keys, gates [tokens][wide] f32 of this pass from position pos on, gates without the
+//            position table; ring_keys, ring_gates [mask + 1][wide] of earlier positions, gates with it;
+//            ape [ratio][wide], norm [width]; angles [rows][n_rot / 2] (cos, sin) of position w * ratio;
+//            store [any][row bytes]; wide = overlap * width, width a multiple of 32 up to 512
+//            (index: a power of two)
+//   launch   grid rows (windows first, first + 1, ..) of 512 threads, a thread a channel
+//   cost     reads 8 bytes an entry and channel twice (the second read hits a cache)
+//   order    entries in position order, both sums from +0
+// compress_keep: the last open rows into the ring, after the rows were made
+//   formula  ring_keys[x & mask] = keys[x - pos]; ring_gates = gates + ape[x mod ratio]
+//   launch   grid (ceil(wide / 256), positions from `from` on) of 256 threads
+#include "fourspark.h"
+#include "fs_math.h"
+#include "fs_rows.h"
+
+static constexpr int COMPRESS_THREADS = 512;
+
+// Where a row's entries are.
+struct Compress {
+  const float *keys, *gates, *ring_keys, *ring_gates, *ape;
+  i32 pos, ratio, overlap, width, mask;
+};
+
+struct CompressEntry {
+  float key, gate;
+};
+
+// Channel `d` of position x's half `half`.
+FS_DEVICE CompressEntry compress_entry(const Compress& c, i32 x, i32 half, i32 d) {
+  const u64 wide = (u64)(c.overlap * c.width), at = (u64)(half * c.width + d);
+  if (x >= c.pos) {
+    const u64 from = (u64)(x - c.pos) * wide + at;
+    return CompressEntry{c.keys[from], fs_add(c.gates[from], c.ape[(u64)(x % c.ratio) * wide + at])};
+  }
+  const u64 from = (u64)(x & c.mask) * wide + at;
+  return CompressEntry{c.ring_keys[from], c.ring_gates[from]};
+}
+
+// The pool of window w into shared memory; ends with a barrier.
+FS_DEVICE void compress_pool(FsRow& row, const Compress& c, i32 w) {
+  const i32 d = (i32)fs_tid(), own = w * c.ratio, before = c.overlap == 2 && w > 0 ? c.ratio : 0;
+  if (d < c.width) {
+    float peak = fs_f32(0xff800000u), den = 0.0f, num = 0.0f;
+    for (i32 x = own - before; x < own + c.ratio; x++)
+      peak = fs_max(peak, compress_entry(c, x, x < own ? 0 : c.overlap - 1, d).gate);
+    for (i32 x = own - before; x < own + c.ratio; x++) {
+      const CompressEntry e = compress_entry(c, x, x < own ? 0 : c.overlap - 1, d);
+      const float weight = fs_exp(fs_sub(e.gate, peak));
+      den = fs_add(den, weight);
+      num = fs_fma(weight, e.key, num);
+    }
+    row.v[d] = fs_div(num, den);
+  }
+  fs_barrier();
+}
+
+struct CompressShared {
+  FsRow row;
+};
+
+FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* norm, const f32x2* angles, i32 first, i32 n_rot, float eps) {
+  compress_pool(sh.row, c, first + (i32)fs_bid_x());
+  fs_row_norm<COMPRESS_THREADS>(sh.row, norm, c.width, eps);
+  fs_row_rotate<COMPRESS_THREADS>(sh.row, angles + (u64)fs_bid_x() * (u64)(n_rot / 2), c.width, n_rot);
+}
+
+#define COMPRESS(name, store_type)                                                                                            \
+  FS_KERNEL(name, 512, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ring_keys,  \
+                          const float* FS_RESTRICT ring_gates, const float* FS_RESTRICT ape, const float* FS_RESTRICT norm,   \
+                          const f32x2* FS_RESTRICT angles, store_type* store, i32 first, i32 pos, i32 ratio, i32 overlap,     \
+                          i32 width, i32 mask, i32 n_rot, float eps)
+#define COMPRESS_ROW                                                                                        \
+  FS_SHARED(CompressShared, sh);                                                                            \
+  const Compress c = {keys, gates, ring_keys, ring_gates, ape, pos, ratio, overlap, width, mask};           \
+  compress_row(sh, c, norm, angles, first, n_rot, eps);                                                     \
+  const u64 place = (u64)(first + (i32)fs_bid_x())
+
+COMPRESS(compress_kv, u8) {
+  COMPRESS_ROW;
+  fs_row_pack_kv<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_kv_bytes(width, n_rot), width, n_rot);
+}
+FS_EXPORT(compress_kv, 512)
+
+COMPRESS(compress_index, u8) {
+  COMPRESS_ROW;
+  fs_row_hadamard<COMPRESS_THREADS>(sh.row, width);
+  fs_row_pack_index<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_index_bytes(width), width);
+}
+FS_EXPORT(compress_index, 512)
+
+COMPRESS(compress_f32, float) {
+  COMPRESS_ROW;
+  if ((i32)fs_tid() < width) store[place * (u64)width + fs_tid()] = sh.row.v[fs_tid()];
+}
+FS_EXPORT(compress_f32, 512)
+
+FS_KERNEL(compress_keep, 256, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ape,
+                                 float* FS_RESTRICT ring_keys, float* FS_RESTRICT ring_gates, i32 from, i32 pos, i32 ratio, i32 wide,
+                                 i32 mask) {
+  const i32 d = (i32)fs_bid_x() * 256 + (i32)fs_tid(), x = from + (i32)fs_bid_y();
+  if (d >= wide) return;
+  const u64 source = (u64)(x - pos) * (u64)wide + (u64)d, slot = (u64)(x & mask) * (u64)wide + (u64)d;
+  ring_keys[slot] = keys[source];
+  ring_gates[slot] = fs_add(gates[source], ape[(u64)(x % ratio) * (u64)wide + (u64)d]);
+}
+FS_EXPORT(compress_keep, 256)

@@ -1,0 +1,174 @@
+// Weight formats in tile order: their codes as four-bit selectors or bytes, their scales, and the f32 term of
+// a block (contract rule 2). A block is 32 weights.
+//
+// Tile order of a matrix [m][blocks], rows in tiles of 32, blocks in groups of 4 and segments of 16:
+//   codes   [tile][group][word 0 .. WORDS - 1][row 0..31] 16 bytes = that word of the group's 4 blocks;
+//   scales  [tile][segment][0 .. SCALES - 1][row 0..31] 16 bytes: one byte a block, or two bytes a block
+//           and eight blocks each.
+// Rows and blocks beyond the matrix are zero. For ROCmFP4_FAST this is the order of fs_fp4.h.
+//   nibble formats  word j: codes of elements 8 j .. 8 j + 7, lowest nibble first
+//   ROCmFP2         word j: nibble n holds the code of element 16 j + n and, two bits up, of 16 j + 8 + n
+//   ROCmFP3         words 0, 1: the low two bits of the codes as ROCmFP2; word 2: nibble n, bit q the third
+//                   bit of element 8 q + n
+//   Q8_0            word j: bytes 4 j .. 4 j + 3
+#pragma once
+#include "fourspark.h"
+#include "fs_codes.h"
+#include "fs_fp4.h"
+
+// The f32 of a scale byte whose bit 7 is a sign.
+FS_DEVICE float fs_ue4m3_signed(u32 byte) { return fs_mul(fs_f32((byte & 0x7f) << 20 | (byte & 0x80) << 24), 6.646139978924579e35f); }
+
+// Eight nibbles of a file block that holds element j < 16 in the low and j + 16 in the high nibble of byte j.
+FS_DEVICE u32 fs_file_nibbles(const u8* codes, i32 word) {
+  const u8* bytes = codes + word % 2 * 8;
+  u32 out = 0;
+  FS_UNROLL for (u32 n = 0; n < 8; n++) out |= ((u32)bytes[n] >> (word < 2 ? 0 : 4) & 15) << (4 * n);
+  return out;
+}
+
+// Code of element e of the same.
+FS_DEVICE u32 fs_file_nibble(const u8* codes, u32 e) { return (u32)codes[e % 16] >> (e < 16 ? 0 : 4) & 15; }
+
+// A sign (bit 3) and a magnitude from a table of eight nibbles.
+FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
+  const i32 magnitude = (i32)(table >> (4 * (code & 7)) & 15);
+  return code & 8 ? -magnitude : magnitude;
+}
+
+// 32 signed bytes of a block, in element order.
+struct FsLevels {
+  u32x2 eight[4];
+};
+
+struct FsFp4Fast {
+  static constexpr int WORDS = 4, SCALES = 1, FILE = 17;
+  static constexpr bool TWO = false;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_sign_magnitude(w[j], 0x0a080604u, 0x03020100u);
+    return v;
+  }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[16]; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
+    return fs_mul((float)fs_signed_level(0xa8643210u, fs_file_nibble(b, e)), fs_ue4m3(b[16]));
+  }
+};
+
+struct FsMxfp4 {
+  static constexpr int WORDS = 4, SCALES = 1, FILE = 17;
+  static constexpr bool TWO = false;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_e2m1_twice_eight(w[j]);
+    return v;
+  }
+  // Half of the e8m0 number, because levels are doubled.
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f32(raw < 2 ? 0x00200000u << raw : (raw - 1) << 23), 0.0f}; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b + 1, j); }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[0]; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
+    return fs_mul((float)fs_signed_level(0xc8643210u, fs_file_nibble(b + 1, e)), scale(b[0]).x);
+  }
+};
+
+// The table holds the four levels (dialects Signed and S40); bit 7 of a scale byte negates its half.
+struct FsFp2 {
+  static constexpr int WORDS = 2, SCALES = 2, FILE = 10;
+  static constexpr bool TWO = true;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_pick_nibbles(0, table, w[j / 2] >> (j % 2 * 2) & 0x33333333u);
+    return v;
+  }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3_signed(raw & 255), fs_ue4m3_signed(raw >> 8)}; }
+  FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) { return (u32)b[e / 4] >> (e % 4 * 2) & 3; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
+    u32 out = 0;
+    FS_UNROLL for (u32 n = 0; n < 8; n++) out |= (file_code(b, 16 * (u32)j + n) | file_code(b, 16 * (u32)j + 8 + n) << 2) << (4 * n);
+    return out;
+  }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[8] | (u32)b[9] << 8; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32 table) {
+    const u32 byte = b[8 + e / 16];
+    const i32 level = (i32)(i8)(table >> (8 * file_code(b, e)));
+    return fs_mul((float)(byte & 0x80 ? -level : level), fs_ue4m3(byte & 0x7f));  // a level 0 stays +0
+  }
+};
+
+struct FsFp3 {
+  static constexpr int WORDS = 3, SCALES = 2, FILE = 14;
+  static constexpr bool TWO = true;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) {
+      const u32 low = w[j / 2] >> (j % 2 * 2) & 0x33333333u, high = w[2] >> j & 0x11111111u;
+      v.eight[j] = fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2);
+    }
+    return v;
+  }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp2::scale(raw); }
+  FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
+    const u32 at = 3 * e, byte = at / 8;  // a code may straddle two bytes; the scales follow the last
+    return ((u32)b[byte] | (u32)b[byte + 1] << 8) >> (at % 8) & 7;
+  }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
+    u32 out = 0;
+    if (j < 2) {
+      FS_UNROLL for (u32 n = 0; n < 8; n++)
+          out |= ((file_code(b, 16 * (u32)j + n) & 3) | (file_code(b, 16 * (u32)j + 8 + n) & 3) << 2) << (4 * n);
+      return out;
+    }
+    FS_UNROLL for (u32 e = 0; e < 32; e++) out |= (file_code(b, e) >> 2) << (4 * (e % 8) + e / 8);
+    return out;
+  }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[12] | (u32)b[13] << 8; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
+    return fs_mul((float)fs_signed_level(0x4210u, (file_code(b, e) & 3) | (file_code(b, e) & 4) << 1), fs_ue4m3(b[12 + e / 16]));
+  }
+};
+
+struct FsQ8 {
+  static constexpr int WORDS = 8, SCALES = 2, FILE = 34;
+  static constexpr bool TWO = false;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = u32x2{w[2 * j], w[2 * j + 1]};
+    return v;
+  }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f16((u16)raw), 0.0f}; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
+    const u8* bytes = b + 2 + 4 * j;
+    return (u32)bytes[0] | (u32)bytes[1] << 8 | (u32)bytes[2] << 16 | (u32)bytes[3] << 24;
+  }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[0] | (u32)b[1] << 8; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
+    return fs_mul((float)(i8)b[2 + e], scale(file_scale(b)).x);
+  }
+};
+
+// The exact dot of 16 weights and activations as f32: from 1.5 * 2^23 the bits count in ones.
+FS_DEVICE i32 fs_half_dot(const u32x2& a, const u32x2& b, const u32x4& x, i32 c) {
+  c = fs_dp4a(a.x, x.x, c);
+  c = fs_dp4a(a.y, x.y, c);
+  c = fs_dp4a(b.x, x.z, c);
+  return fs_dp4a(b.y, x.w, c);
+}
+FS_DEVICE float fs_dot_value(i32 dot) { return fs_sub(fs_f32((u32)dot), FS_MAGIC); }
+
+// Rule 2 of a block and 32 activations (16-byte aligned).
+template <class F>
+FS_DEVICE float fs_block_term(const FsLevels& v, f32x2 s, const u8* q) {
+  const u32x4 x0 = ((const u32x4*)q)[0], x1 = ((const u32x4*)q)[1];
+  const i32 first = fs_half_dot(v.eight[0], v.eight[1], x0, FS_MAGIC_BITS);
+  if (!F::TWO) return fs_mul(s.x, fs_dot_value(fs_half_dot(v.eight[2], v.eight[3], x1, first)));
+  const i32 second = fs_half_dot(v.eight[2], v.eight[3], x1, FS_MAGIC_BITS);
+  return fs_fma(s.x, fs_dot_value(first), fs_mul(s.y, fs_dot_value(second)));
+}

@@ -1,0 +1,155 @@
+// Hyper-connections around a sublayer, fused with the norm of its input and the sum of expert outputs:
+// contract rules 6, 8 and 12. The dot products m of a site come from dense.cu (or a quantised product).
+//
+// hc_pre
+//   formula  r = 1 / sqrt(ss(x) / 4d + rms_eps); m_i = m_i * r;
+//            pre = sigmoid(fma(m, scale_0, base)) + eps; post = 2 * sigmoid(fma(m, scale_1, base));
+//            C = Sinkhorn(fma(m, scale_2, base)); u = sum_h pre_h * x_h; h = (u * r_u) * norm
+//   shapes   x [n][4][d] f32, m [n][24], base [24], scale [3], norm [d], mix [n][24] (pre 4, post 4,
+//            C [source][destination] 16), u [n][d] or null, h [n][d]; d up to 8192
+//   launch   grid (n, 2) of 512 threads: part 0 makes pre, u and h, part 1 post and C
+//   cost     reads x twice a part (the second read hits a cache), writes 4 to 8 bytes an element of h
+//   order    sums of squares by rule 4; u from stream 0 up by fma; sums of four in index order
+// hc_head
+//   formula  as part 0 with four dots, base [4] and scale [1]; mix [n][4]
+//   launch   grid (n, 1) of 512 threads
+// hc_post
+//   formula  x_k = fma over j of C[j][k] * x_j, from post_k * a, in place; a = block, or
+//            ((+0 + slot_0) + slot_1 ..) + block where there are slots (the shared expert is the block)
+//   shapes   x [n][4][d], block [n][d], slots [n][used][d] or null, mix [n][24]
+//   launch   grid (ceil(d / 256), n) of 256 threads
+//   cost     reads and writes 16 bytes an element of a stream row, and 4 bytes a slot; memory-bound
+#include "fourspark.h"
+#include "fs_math.h"
+
+static constexpr int HC_STREAMS = 4, HC_THREADS = 512, HC_DIM = 8192;
+static constexpr int HC_SEGMENTS = HC_STREAMS * HC_DIM / FS_SEGMENT;
+
+struct HcShared {
+  float u[HC_DIM];
+  float part[HC_SEGMENTS];
+  float mix[HC_STREAMS];
+};
+
+// Sum of squares by rule 4, in every thread.
+FS_DEVICE float hc_squares(float (&part)[HC_SEGMENTS], const float* v, i32 n) {
+  const i32 segments = (n + FS_SEGMENT - 1) / FS_SEGMENT;
+  for (i32 s = (i32)fs_warp(); s < segments; s += HC_THREADS / 32) {
+    float p = 0.0f;
+    FS_UNROLL for (i32 i = 0; i < FS_SEGMENT / 32; i++) {
+      const i32 k = s * FS_SEGMENT + i * 32 + (i32)fs_lane();
+      if (k < n) p = fs_fma(v[k], v[k], p);
+    }
+    p = fs_fold_lanes(p);
+    if (fs_lane() == 0) part[s] = p;
+  }
+  fs_barrier();
+  float total = part[0];
+  for (i32 s = 1; s < segments; s++) total = fs_add(total, part[s]);
+  fs_barrier();
+  return total;
+}
+
+FS_DEVICE float hc_factor(HcShared& sh, const float* v, i32 n, float eps) {
+  return fs_rsqrt(fs_add(fs_div(hc_squares(sh.part, v, n), (float)n), eps));
+}
+
+// Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written.
+FS_DEVICE void hc_collapse(HcShared& sh, const float* x, const float* m, const float* base, float scale, const float* norm, float* mix,
+                           float* u, float* h, i32 d, float r, float rms_eps, float eps) {
+  const i32 thread = (i32)fs_tid();
+  if (thread < HC_STREAMS) {
+    const float pre = fs_add(fs_sigmoid(fs_fma(fs_mul(m[thread], r), scale, base[thread])), eps);
+    sh.mix[thread] = pre;
+    mix[thread] = pre;
+  }
+  fs_barrier();
+  for (i32 i = thread; i < d; i += HC_THREADS) {
+    float v = fs_mul(sh.mix[0], x[i]);
+    FS_UNROLL for (int s = 1; s < HC_STREAMS; s++) v = fs_fma(sh.mix[s], x[(u64)s * (u64)d + (u64)i], v);
+    sh.u[i] = v;
+    if (u) u[i] = v;
+  }
+  fs_barrier();
+  const float ru = hc_factor(sh, sh.u, d, rms_eps);
+  for (i32 i = thread; i < d; i += HC_THREADS) h[i] = fs_mul(fs_mul(sh.u[i], ru), norm[i]);
+}
+
+// The sum in index order of four lanes that lie `stride` apart, from `first`.
+FS_DEVICE float hc_four(float v, u32 first, u32 stride) {
+  float part[4];
+  FS_UNROLL for (u32 i = 0; i < 4; i++) part[i] = fs_shfl(v, first + i * stride);
+  return fs_add(fs_add(fs_add(part[0], part[1]), part[2]), part[3]);
+}
+
+// C of one warp: lane 4 j + k holds C[j][k]; lanes 16 to 31 repeat the first ones.
+FS_DEVICE float hc_sinkhorn(float z, i32 iterations, float eps) {
+  const u32 lane = fs_lane(), row = lane & ~3u, column = (lane & 16) | (lane & 3);
+  float peak = fs_f32(0xff800000u);
+  FS_UNROLL for (u32 i = 0; i < 4; i++) peak = fs_max(peak, fs_shfl(z, row + i));
+  const float e = fs_exp(fs_sub(z, peak));
+  float c = fs_add(fs_div(e, hc_four(e, row, 1)), eps);
+  c = fs_div(c, fs_add(hc_four(c, column, 4), eps));
+  for (i32 i = 1; i < iterations; i++) {
+    c = fs_div(c, fs_add(hc_four(c, row, 1), eps));
+    c = fs_div(c, fs_add(hc_four(c, column, 4), eps));
+  }
+  return c;
+}
+
+FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
+                          const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
+                          i32 iterations, float rms_eps, float eps) {
+  FS_SHARED(HcShared, sh);
+  const u64 token = fs_bid_x();
+  const float* streams = x + token * HC_STREAMS * (u64)d;
+  const float r = hc_factor(sh, streams, HC_STREAMS * d, rms_eps);
+  m += token * 24;
+  mix += token * 24;
+  if (fs_bid_y() == 0) {
+    hc_collapse(sh, streams, m, base, scale[0], norm, mix, u ? u + token * (u64)d : u, h + token * (u64)d, d, r, rms_eps, eps);
+  } else if (fs_warp() == 0) {
+    const u32 lane = fs_lane(), at = 8 + (lane & 15);
+    const float c = hc_sinkhorn(fs_fma(fs_mul(m[at], r), scale[2], base[at]), iterations, eps);
+    if (lane < 16) mix[at] = c;
+  } else if (fs_warp() == 1 && fs_lane() < HC_STREAMS) {
+    const u32 at = HC_STREAMS + fs_lane();
+    mix[at] = fs_mul(2.0f, fs_sigmoid(fs_fma(fs_mul(m[at], r), scale[1], base[at])));
+  }
+}
+FS_EXPORT(hc_pre, 512)
+
+FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
+                           const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
+                           float rms_eps, float eps) {
+  FS_SHARED(HcShared, sh);
+  const u64 token = fs_bid_x();
+  const float* streams = x + token * HC_STREAMS * (u64)d;
+  const float r = hc_factor(sh, streams, HC_STREAMS * d, rms_eps);
+  hc_collapse(sh, streams, m + token * 4, base, scale[0], norm, mix + token * 4, u ? u + token * (u64)d : u, h + token * (u64)d, d, r,
+              rms_eps, eps);
+}
+FS_EXPORT(hc_head, 512)
+
+FS_KERNEL(hc_post, 256, 1)(float* x, const float* FS_RESTRICT block, const float* FS_RESTRICT slots, const float* FS_RESTRICT mix, i32 d,
+                           i32 used) {
+  const u64 token = fs_bid_y();
+  const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
+  if (i >= d) return;
+  float a = block[token * (u64)d + (u64)i];
+  if (slots) {
+    float sum = 0.0f;
+    for (i32 s = 0; s < used; s++) sum = fs_add(sum, slots[(token * (u64)used + (u64)s) * (u64)d + (u64)i]);
+    a = fs_add(sum, a);
+  }
+  float* stream = x + token * HC_STREAMS * (u64)d + (u64)i;
+  const float* w = mix + token * 24;
+  float old[HC_STREAMS];
+  FS_UNROLL for (int j = 0; j < HC_STREAMS; j++) old[j] = stream[(u64)j * (u64)d];
+  FS_UNROLL for (int k = 0; k < HC_STREAMS; k++) {
+    float v = fs_mul(w[4 + k], a);
+    FS_UNROLL for (int j = 0; j < HC_STREAMS; j++) v = fs_fma(w[8 + 4 * j + k], old[j], v);
+    stream[(u64)k * (u64)d] = v;
+  }
+}
+FS_EXPORT(hc_post, 256)

@@ -1,0 +1,185 @@
+//! Cases of `compress.cu`: spans over ring and pass, with and without a window before.
+
+use super::rows::{Angles, pack};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, f32_bytes};
+use crate::KernelError;
+use crate::cpu::{Entry, Turn, hadamard, index_row_bytes, pack_index_row, pool_row, rms_norm};
+use crate::launch::compress::{self, Kind, Span};
+use crate::launch::rows::Row;
+
+const EPS: f32 = 1e-6;
+
+/// Both ratios; windows that end in the pass's first token, in its last, and that wrap the ring.
+///
+/// # Errors
+/// A failed launch.
+pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
+    let span = |dim, ratio, overlap, ring, pos, len| Span {
+        row: Row { dim, n_rot: 64 },
+        ratio,
+        overlap,
+        ring,
+        pos,
+        len,
+        eps: EPS,
+    };
+    let mut spans = vec![
+        span(128, 4, 2, 16, 3, 1),
+        span(128, 4, 2, 16, 0, 9),
+        span(512, 4, 2, 16, 1021, 8),
+        span(96, 4, 2, 16, 5, 40),
+        span(128, 128, 1, 256, 255, 1),
+        span(512, 128, 1, 256, 500, 20),
+    ];
+    if depth == Depth::Full {
+        spans.extend([
+            span(512, 4, 2, 16, 4095, 1),
+            span(512, 4, 2, 16, 0, 2048),
+            span(128, 4, 2, 16, 7, 2048),
+            span(512, 128, 1, 256, 100, 1000),
+        ]);
+    }
+    let mut outcomes = Vec::new();
+    for s in spans {
+        let mut kinds = vec![Kind::F32];
+        if (s.row.dim - s.row.n_rot).is_multiple_of(64) {
+            kinds.push(Kind::Kv);
+        }
+        if s.row.dim == 128 {
+            kinds.push(Kind::Index);
+        }
+        for kind in kinds {
+            outcomes.extend(one(runner, &s, kind)?);
+            runner.reset();
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Inputs of a span.
+struct Case {
+    keys: Vec<f32>,
+    gates: Vec<f32>,
+    ring_keys: Vec<f32>,
+    ring_gates: Vec<f32>,
+    ape: Vec<f32>,
+    norm: Vec<f32>,
+}
+
+impl Case {
+    fn new(s: &Span, noise: &mut Noise) -> Self {
+        let mut floats = |n: usize| (0..n).map(|_| noise.value() * 3.0).collect::<Vec<f32>>();
+        Self {
+            keys: floats(s.len * s.wide()),
+            gates: floats(s.len * s.wide()),
+            ring_keys: floats(s.ring * s.wide()),
+            ring_gates: floats(s.ring * s.wide()),
+            ape: floats(s.ratio * s.wide()),
+            norm: floats(s.row.dim),
+        }
+    }
+
+    /// Gates of the pass with the position table added.
+    fn biased(&self, s: &Span) -> Vec<f32> {
+        let wide = s.wide();
+        let ape = |i: usize| self.ape[(s.pos + i / wide) % s.ratio * wide + i % wide];
+        (0..self.gates.len())
+            .map(|i| self.gates[i] + ape(i))
+            .collect()
+    }
+
+    /// The finished row of window `w`, before rounding.
+    fn row(&self, s: &Span, biased: &[f32], w: usize) -> Vec<f32> {
+        let (dim, wide) = (s.row.dim, s.wide());
+        let own = w * s.ratio;
+        let first = if s.overlap == 2 && w > 0 {
+            own - s.ratio
+        } else {
+            own
+        };
+        let entries: Vec<Entry<'_>> = (first..own + s.ratio)
+            .map(|x| {
+                let half = if x < own { 0 } else { s.overlap - 1 };
+                let (keys, gates, row) = if x >= s.pos {
+                    (&self.keys[..], biased, x - s.pos)
+                } else {
+                    (&self.ring_keys[..], &self.ring_gates[..], x & (s.ring - 1))
+                };
+                let at = row * wide + half * dim;
+                Entry {
+                    key: &keys[at..at + dim],
+                    gate: &gates[at..at + dim],
+                }
+            })
+            .collect();
+        let (mut pool, mut row) = (vec![0f32; dim], vec![0f32; dim]);
+        pool_row(&entries, &mut pool);
+        rms_norm(&pool, &self.norm, s.eps, &mut row);
+        row
+    }
+}
+
+fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, KernelError> {
+    let mut noise = Noise::new((s.pos * 1000 + s.len + s.row.dim) as u64);
+    let case = Case::new(s, &mut noise);
+    let biased = case.biased(s);
+    let range = s.rows();
+    let angles = Angles::new(&mut noise, range.len(), s.row.n_rot);
+    let size = match kind {
+        Kind::Kv => s.row.stored(true),
+        Kind::Index => index_row_bytes(s.row.dim),
+        Kind::F32 => s.row.stored(false),
+    };
+    let stored = range.end + 1;
+    let mut want = vec![0x5au8; stored * size];
+    for w in range.clone() {
+        let mut row = case.row(s, &biased, w);
+        angles.turn(w - range.start, &mut row, Turn::Forward);
+        let out = &mut want[w * size..][..size];
+        match kind {
+            Kind::Kv => pack(&mut row, s.row.n_rot, out),
+            Kind::Index => {
+                hadamard(&mut row);
+                pack_index_row(&row, out);
+            }
+            Kind::F32 => out.copy_from_slice(&f32_bytes(&row)),
+        }
+    }
+    let mut load = |v: &[f32]| runner.load(&f32_bytes(v), 0);
+    let (keys, gates, ape) = (load(&case.keys)?, load(&case.gates)?, load(&case.ape)?);
+    let ring = [load(&case.ring_keys)?, load(&case.ring_gates)?];
+    let (norm, pairs) = (load(&case.norm)?, load(&angles.pairs)?);
+    let store = runner.load(&vec![0x5au8; stored * size], 0)?;
+    let call = compress::rows(s, kind, stored)?;
+    let name = format!(
+        "{} {} of {} from {}",
+        call.kernel,
+        range.len(),
+        s.row.dim,
+        s.pos
+    );
+    runner.launch(
+        &call,
+        &[keys, gates, ring[0], ring[1], ape, norm, pairs, store],
+    )?;
+    let mut outcomes = vec![compare_bytes(&name, &want, &runner.read(store)?)];
+    runner.launch(&compress::keep(s)?, &[keys, gates, ape, ring[0], ring[1]])?;
+    let kept = [
+        (&case.keys, case.ring_keys.clone()),
+        (&biased, case.ring_gates.clone()),
+    ];
+    for ((pass, mut want), ring) in kept.into_iter().zip(ring) {
+        let wide = s.wide();
+        for x in s.pos..s.pos + s.len {
+            let slot = (x & (s.ring - 1)) * wide;
+            want[slot..slot + wide].copy_from_slice(&pass[(x - s.pos) * wide..][..wide]);
+        }
+        let got = runner.read(ring)?;
+        outcomes.push(compare_bytes(
+            format!("compress_keep after {name}"),
+            &f32_bytes(&want),
+            &got,
+        ));
+    }
+    Ok(outcomes)
+}

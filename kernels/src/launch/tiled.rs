@@ -1,0 +1,340 @@
+//! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu`: a few activation rows on
+//! 4-way dots, alone or grouped by expert.
+
+use fpx_quant::{Format, FormatError, Fp2Dialect};
+
+use super::a8::META_BYTES;
+use super::route::UNIT_BYTES;
+use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
+use crate::KernelError;
+
+const SOURCE: &str = "tiled.cu";
+/// Most slots of a unit of work.
+pub const WIDE: usize = 4;
+
+/// What a format's kernels are called and how they store a block.
+struct Kind {
+    /// repack, gemv 1 and 4, gate and up 1 and 4.
+    names: [&'static str; 5],
+    /// Words of codes and bytes of scales of a block.
+    words: usize,
+    scales: usize,
+    /// Levels of the codes as bytes, where the dialect decides.
+    table: u32,
+}
+
+macro_rules! names {
+    ($name:literal) => {
+        [
+            concat!("tiled_repack_", $name),
+            concat!("tiled_gemv_", $name, "_1"),
+            concat!("tiled_gemv_", $name, "_4"),
+            concat!("tiled_gate_up_", $name, "_1"),
+            concat!("tiled_gate_up_", $name, "_4"),
+        ]
+    };
+}
+
+impl Kind {
+    fn of(format: Format) -> Result<Self, FormatError> {
+        let kind = |names, words, scales, table| Self {
+            names,
+            words,
+            scales,
+            table,
+        };
+        Ok(match format {
+            Format::Fp4Fast => kind(names!("fp4f"), 4, 1, 0),
+            // -1, 0, 1, 2; bit 7 of a scale byte negates, and other dialects never set it.
+            Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => {
+                kind(names!("fp2"), 2, 2, 0x0201_00ff)
+            }
+            // -4, -1, 1, 4.
+            Format::Fp2(Fp2Dialect::S40) => kind(names!("fp2"), 2, 2, 0x0401_fffc),
+            Format::Fp3 => kind(names!("fp3"), 3, 2, 0),
+            Format::Q8_0 => kind(names!("q8"), 8, 2, 0),
+            Format::Mxfp4 => kind(names!("mxfp4"), 4, 1, 0),
+            _ => {
+                let what = "a product in tile order";
+                return Err(FormatError::Unsupported { format, what });
+            }
+        })
+    }
+}
+
+/// A stack of equal matrices in tile order: one, or an expert each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Their format.
+    pub format: Format,
+    /// How many.
+    pub matrices: usize,
+    /// Rows of each.
+    pub rows: usize,
+    /// Weights of a row: a multiple of 32.
+    pub k: usize,
+}
+
+impl Stack {
+    fn kind(&self, name: &'static str) -> Result<Kind, KernelError> {
+        let kind = Kind::of(self.format)?;
+        let fits = self.k > 0 && self.k.is_multiple_of(32);
+        require(name, "k", "a positive multiple of 32", self.k, fits)?;
+        let fits = self.rows > 0 && self.matrices > 0;
+        require(name, "rows", "at least 1", self.rows, fits)?;
+        int(name, "rows", self.rows.saturating_add(32))?;
+        int(name, "k", self.k)?;
+        bytes(name, &[self.matrices, self.rows + 32, self.k + 512, 2])?;
+        Ok(kind)
+    }
+
+    /// Bytes of the file's blocks.
+    ///
+    /// # Errors
+    /// `Shape`, `Format`.
+    pub fn raw_bytes(&self) -> Result<u64, KernelError> {
+        self.kind("tiled")?;
+        let block = self.format.block_bytes();
+        bytes("tiled", &[self.matrices, self.rows, self.k / 32, block])
+    }
+
+    /// 16-byte units of one matrix.
+    fn units(&self, kind: &Kind) -> u64 {
+        let blocks = self.k / 32;
+        let codes = blocks.div_ceil(4) * kind.words;
+        let scales = blocks.div_ceil(16) * kind.scales;
+        self.rows.div_ceil(32) as u64 * 32 * (codes + scales) as u64
+    }
+
+    /// Bytes in tile order.
+    ///
+    /// # Errors
+    /// `Shape`, `Format`.
+    pub fn packed_bytes(&self) -> Result<u64, KernelError> {
+        let kind = self.kind("tiled")?;
+        Ok(self.units(&kind) * 16 * self.matrices as u64)
+    }
+
+    /// Blocks along x that hold all rows.
+    fn grid(&self, name: &'static str) -> Result<u32, KernelError> {
+        let segments = self.k.div_ceil(512).next_power_of_two().min(8);
+        grid_x(name, self.rows.div_ceil(32).div_ceil(8 / segments) as u64)
+    }
+}
+
+/// File order to tile order. Buffers: raw, packed. The scale bytes must have been validated.
+///
+/// # Errors
+/// `Shape`, `Format`.
+pub fn repack(w: &Stack) -> Result<Call, KernelError> {
+    let kind = w.kind("tiled")?;
+    let name = kind.names[0];
+    let grid = [
+        grid_x(name, w.units(&kind).div_ceil(256))?,
+        grid_y(name, "matrices", w.matrices)?,
+        1,
+    ];
+    Ok(Call::new(SOURCE, name, grid, 256)
+        .arg(Arg::Read(w.raw_bytes()?))
+        .arg(Arg::Write(w.packed_bytes()?))
+        .arg(Arg::I32(int(name, "rows", w.rows)?))
+        .arg(Arg::I32(int(name, "blocks", w.k / 32)?)))
+}
+
+/// Which activation rows meet which matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Output rows. The activation row of slot s is s / `per`.
+    pub slots: usize,
+    /// Slots that share an activation row.
+    pub per: usize,
+    /// Most slots of a unit, up to [`WIDE`]; 0: no units, every slot meets matrix 0.
+    pub wide: usize,
+    /// Whether units count places in an order, or slots.
+    pub ordered: bool,
+}
+
+impl Work {
+    /// All of `cols` rows against the first matrix.
+    #[must_use]
+    pub fn plain(cols: usize) -> Self {
+        Self {
+            slots: cols,
+            per: 1,
+            wide: 0,
+            ordered: false,
+        }
+    }
+
+    fn check(&self, name: &'static str) -> Result<(), KernelError> {
+        require(
+            name,
+            "slots of a unit",
+            "at most 4",
+            self.wide,
+            self.wide <= WIDE,
+        )?;
+        let fits = self.per > 0 && self.slots.is_multiple_of(self.per);
+        require(
+            name,
+            "slots a row",
+            "a divisor of the slots",
+            self.per,
+            fits,
+        )?;
+        let fits = self.wide > 0 || !self.ordered;
+        require(name, "units", "present where there is an order", 0, fits)
+    }
+
+    /// Whether the kernel for one column serves, and blocks along y.
+    fn spread(&self, name: &'static str) -> Result<(bool, u32), KernelError> {
+        self.check(name)?;
+        let one = self.wide == 1 || (self.wide == 0 && self.slots == 1);
+        let units = if self.wide == 0 && !one {
+            self.slots.div_ceil(WIDE)
+        } else {
+            self.slots
+        };
+        Ok((one, grid_y(name, "units", units)?))
+    }
+
+    /// q, meta, units, order.
+    fn inputs(&self, call: Call, k: usize) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        let inputs = self.slots / self.per;
+        let list = |there, size| {
+            Ok::<_, KernelError>(if there {
+                Arg::Read(bytes(name, &[self.slots, size])?)
+            } else {
+                Arg::Null
+            })
+        };
+        Ok(call
+            .arg(Arg::Read(bytes(name, &[inputs, k])?))
+            .arg(Arg::Read(bytes(name, &[inputs, k / 32, META_BYTES])?))
+            .arg(list(self.wide > 0, UNIT_BYTES)?)
+            .arg(list(self.ordered, 4)?))
+    }
+
+    fn sizes(&self, call: Call, w: &Stack, table: u32) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        Ok(call
+            .arg(Arg::I32(int(name, "rows", w.rows)?))
+            .arg(Arg::I32(int(name, "blocks", w.k / 32)?))
+            .arg(Arg::I32(int(name, "slots", self.slots)?))
+            .arg(Arg::U32(
+                int(name, "slots a row", self.per)?.cast_unsigned(),
+            ))
+            .arg(Arg::U32(table)))
+    }
+}
+
+/// The product. Buffers: packed, q `[slots / per][k]` i8, meta `[slots / per][k / 32]` of 8 bytes, units
+/// `[slots]` of 16 bytes if there are any, order `[slots]` u32 if ordered, y `[slots][rows]` f32.
+///
+/// # Errors
+/// `Shape`, `Format`.
+pub fn gemv(w: &Stack, work: &Work) -> Result<Call, KernelError> {
+    let kind = w.kind("tiled_gemv")?;
+    let (one, down) = work.spread(kind.names[1])?;
+    let name = kind.names[if one { 1 } else { 2 }];
+    let call =
+        Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256).arg(Arg::Read(w.packed_bytes()?));
+    let call = work
+        .inputs(call, w.k)?
+        .arg(Arg::Write(bytes(name, &[work.slots, w.rows, 4])?));
+    work.sizes(call, w, kind.table)
+}
+
+/// Gate, up and activation of experts of `w`'s shape. Buffers: gate, up packed; q, meta, units, order as
+/// [`gemv`]; weights `[slots]` f32 if `weighted`; h q `[slots][rows]` i8, h meta `[slots][rows / 32]` of
+/// 8 bytes, h `[slots][rows]` f32 if `floats`.
+///
+/// # Errors
+/// `Shape`: also rows that are no multiple of 32; `Format`.
+pub fn gate_up(
+    w: &Stack,
+    work: &Work,
+    weighted: bool,
+    floats: bool,
+    limit: f32,
+) -> Result<Call, KernelError> {
+    let kind = w.kind("tiled_gate_up")?;
+    let (one, down) = work.spread(kind.names[3])?;
+    let name = kind.names[if one { 3 } else { 4 }];
+    let whole = w.rows.is_multiple_of(32);
+    require(name, "rows", "a multiple of 32", w.rows, whole)?;
+    let packed = Arg::Read(w.packed_bytes()?);
+    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 512)
+        .arg(packed)
+        .arg(packed);
+    let out = bytes(name, &[work.slots, w.rows])?;
+    let call = work
+        .inputs(call, w.k)?
+        .arg(if weighted {
+            Arg::Read(bytes(name, &[work.slots, 4])?)
+        } else {
+            Arg::Null
+        })
+        .arg(Arg::Write(out))
+        .arg(Arg::Write(out / 32 * META_BYTES as u64))
+        .arg(if floats {
+            Arg::Write(out * 4)
+        } else {
+            Arg::Null
+        });
+    Ok(work.sizes(call, w, kind.table)?.arg(Arg::F32(limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(format: Format, rows: usize, k: usize) -> Stack {
+        Stack {
+            format,
+            matrices: 2,
+            rows,
+            k,
+        }
+    }
+
+    #[test]
+    fn tile_order_keeps_the_size_of_whole_tiles() {
+        let dialect = Format::Fp2(Fp2Dialect::Signed);
+        for format in [
+            dialect,
+            Format::Fp3,
+            Format::Fp4Fast,
+            Format::Q8_0,
+            Format::Mxfp4,
+        ] {
+            let w = stack(format, 64, 1024);
+            assert_eq!(w.packed_bytes(), w.raw_bytes(), "{format}");
+        }
+        let padded = stack(Format::Fp3, 33, 544);
+        // 2 tiles, 5 groups of 3 words, 2 segments of 2 scale units.
+        assert_eq!(padded.packed_bytes(), Ok(2 * 2 * 32 * 16 * (15 + 4)));
+    }
+
+    #[test]
+    fn shapes_and_work_the_kernels_do_not_take_are_refused() {
+        assert!(gemv(&stack(Format::Q8_0, 1, 33), &Work::plain(1)).is_err());
+        assert!(gemv(&stack(Format::F16, 1, 32), &Work::plain(1)).is_err());
+        let affine = Format::Fp2(Fp2Dialect::Affine);
+        assert!(repack(&stack(affine, 1, 32)).is_err());
+        let w = stack(Format::Fp3, 33, 64);
+        assert!(gate_up(&w, &Work::plain(1), false, false, 10.0).is_err());
+        assert!(gemv(&w, &Work::plain(0)).is_err());
+        let mut work = Work::plain(6);
+        (work.wide, work.per) = (5, 6);
+        assert!(gemv(&w, &work).is_err(), "a unit of five");
+        (work.wide, work.per) = (4, 4);
+        assert!(gemv(&w, &work).is_err(), "six slots of rows of four");
+        assert_eq!(gemv(&w, &Work::plain(9)).unwrap().grid[1], 3);
+        assert_eq!(
+            gemv(&w, &Work::plain(1)).unwrap().kernel,
+            "tiled_gemv_fp3_1"
+        );
+    }
+}
