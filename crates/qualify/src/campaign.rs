@@ -173,9 +173,9 @@ pub fn run(
     let comparison = profile.comparison.as_ref()?;
     let name = format!("{}{}{:?}", setting.now_s, profile.digest(), setting.build);
     let campaign = hash::text(&name)[..16].to_owned();
-    let missing = [&comparison.a, &comparison.b]
-        .iter()
-        .any(|a| a.absent.is_some());
+    // What no build has, or nobody has here, is not run: the verdict says so.
+    let absent = comparison.a.absent.is_some() || comparison.b.absent.is_some();
+    let missing = absent || profile.artefacts.iter().any(|a| a.path.is_empty());
     let mut cells: Vec<Cell> = Vec::new();
     for context in &comparison.contexts {
         let first = cells.iter().map(|c| c.runs.len()).sum::<usize>();

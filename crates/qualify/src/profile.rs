@@ -156,6 +156,8 @@ pub struct IdentityRules {
     pub prompt_blake3: String,
     /// Digest that the base must have.
     pub base: String,
+    /// Digest of the smaller base that tests use.
+    pub base_small: String,
 }
 
 /// A profile: one of the two kinds.

@@ -40,6 +40,9 @@ pub fn snippet(root: &Path, id: &str, context: &str) -> Result<String, String> {
         format!("{}: {}", path.display(), all.join("; "))
     })?;
     let report = verified.report();
+    if !report.report_id.starts_with(id) {
+        return Err(format!("{} holds another report", path.display()));
+    }
     let cell = report.cells.iter().find(|c| c.context == context);
     let cell = cell.ok_or_else(|| format!("report {id} has no context {context}"))?;
     Ok(format!(

@@ -6,7 +6,9 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use qualify::identity::{self, Outcome, Pair, Status, What};
+#[cfg(feature = "mutants")]
+use qualify::identity::What;
+use qualify::identity::{self, Outcome, Pair, Size, Status};
 
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -29,14 +31,14 @@ fn pair() -> &'static Pair {
 
 fn pin() -> String {
     let profile = qualify::profile::Profile::named("one-result").unwrap();
-    profile.identity.unwrap().base
+    profile.identity.unwrap().base_small
 }
 
 fn go(names: &[&str]) -> Outcome {
     let mut arms = identity::small();
     arms.retain(|a| names.is_empty() || names.contains(&a.name.as_str()));
     assert!(!arms.is_empty());
-    identity::run(pair(), &arms, Some(&pin()), &mut |_| {}).unwrap()
+    identity::run(pair(), &arms, &Size::SMALL, Some(&pin()), &mut |_| {}).unwrap()
 }
 
 /// The gate itself, one arm of each kind.
@@ -63,7 +65,7 @@ fn c_15_every_instruction_set_gives_one_result() {
     let _turn = turn();
     let mut arms = identity::full();
     arms.retain(|a| a.name.starts_with("isa ") && a.name.ends_with("chunk whole"));
-    let outcome = identity::run(pair(), &arms, Some(&pin()), &mut |_| {}).unwrap();
+    let outcome = identity::run(pair(), &arms, &Size::SMALL, Some(&pin()), &mut |_| {}).unwrap();
     assert!(
         outcome.passed(),
         "{:?}",

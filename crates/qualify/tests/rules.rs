@@ -348,7 +348,7 @@ fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
         let absent = name != "spec";
         assert_eq!(has(disqualifiers, Code::ArmAbsent), absent, "{name}");
         assert!(
-            !absent || report.cells.iter().all(|c| c.runs.is_empty()),
+            report.cells.iter().all(|c| c.runs.is_empty()),
             "{name}: nothing ran"
         );
         schema::check(&report.value()).unwrap();

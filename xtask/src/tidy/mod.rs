@@ -6,6 +6,7 @@
 mod allow;
 mod docs;
 mod layers;
+mod ratchet;
 mod rust;
 mod size;
 pub(crate) mod source;
@@ -57,6 +58,7 @@ const RULES: &[Rule] = &[
     ("link", docs::links),
     ("decision", docs::decisions),
     ("figure", docs::figures),
+    ("ratchet", ratchet::check),
 ];
 
 /// All findings, ready to print, and a one-line summary.
@@ -114,9 +116,11 @@ pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
 }
 
 fn redraw(workspace: &Workspace) -> Result<(), Failure> {
-    let Some((file, text)) = layers::redrawn(&Tree::read(workspace)?) else {
-        return Ok(());
-    };
-    let path = workspace.root.join(file);
-    fs::write(&path, text).map_err(|e| Failure::io(&path, &e))
+    let tree = Tree::read(workspace)?;
+    let counts = (ratchet::FILE, ratchet::redrawn(&tree));
+    for (file, text) in layers::redrawn(&tree).into_iter().chain([counts]) {
+        let path = workspace.root.join(file);
+        fs::write(&path, text).map_err(|e| Failure::io(&path, &e))?;
+    }
+    Ok(())
 }

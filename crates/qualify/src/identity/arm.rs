@@ -171,7 +171,7 @@ fn go(pair: &Pair, base: &Base, arm: &Arm) -> Result<Made, super::Error> {
         Way::Absent(_) => Made::default(),
     };
     let isa = Isa::best();
-    made.evidence += &format!(", {threads} threads, {isa:?}");
+    made.evidence += &format!(", {threads} threads, {isa:?} kernels");
     if threads != arm.threads && made.first.is_none() {
         let (expected, got) = (format!("{} threads", arm.threads), threads.to_string());
         made.first = Some(off_path(&expected, got));

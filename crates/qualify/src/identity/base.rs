@@ -10,14 +10,39 @@ use super::arm::{Looped, Plan, Policy, Source, with_isa};
 use super::pair::Pair;
 use super::{Batch, Error, hex, looped};
 
-/// Tokens of the long prompt: three windows of the shipped model and one of its long ratio.
+/// How much text a base has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Tokens of the long prompt.
+    pub prompt: usize,
+    /// Tokens generated after it.
+    pub budget: usize,
+    /// The neighbours: where their prompts start in the long one, and how long they are.
+    pub neighbours: [(usize, usize); 5],
+    /// Tokens generated for each of them.
+    pub neighbour_budget: usize,
+}
+
+impl Size {
+    /// Three windows of the shipped model and one of its long ratio.
+    pub const FULL: Self = Self {
+        prompt: PROMPT,
+        budget: 40,
+        neighbours: [(0, 3), (9, 40), (31, 70), (2, 131), (38, 150)],
+        neighbour_budget: 16,
+    };
+
+    /// One window and a little: for tests.
+    pub const SMALL: Self = Self {
+        prompt: 66,
+        budget: 14,
+        neighbours: [(0, 3), (9, 12), (31, 21), (2, 30), (5, 60)],
+        neighbour_budget: 6,
+    };
+}
+
+/// Tokens of the longest prompt.
 pub(crate) const PROMPT: usize = 190;
-/// Tokens generated after it.
-pub(crate) const BUDGET: usize = 40;
-/// The neighbours: where their prompts start in the long one, and how long they are.
-pub(crate) const NEIGHBOURS: [(usize, usize); 5] = [(0, 3), (9, 40), (31, 70), (2, 131), (38, 150)];
-/// Tokens generated for each of them.
-pub(crate) const NEIGHBOUR_BUDGET: usize = 16;
 
 /// A prompt, its continuation, and the state that is left.
 #[derive(Clone, Debug)]
@@ -131,19 +156,21 @@ fn best(row: &[f32]) -> TokenId {
 
 impl Base {
     /// Runs the plain way.
-    pub(crate) fn make(pair: &Pair) -> Result<Self, Error> {
-        if pair.prompt.len() < PROMPT {
+    pub(crate) fn make(pair: &Pair, size: &Size) -> Result<Self, Error> {
+        if pair.prompt.len() < size.prompt {
             return Err(Error::Prompt {
-                expected: PROMPT,
+                expected: size.prompt,
                 got: pair.prompt.len(),
             });
         }
         let mut target = pair.target(1)?;
-        with_isa(Some(Isa::Baseline), || Self::plainly(pair, &mut target))
+        with_isa(Some(Isa::Baseline), || {
+            Self::plainly(pair, &mut target, size)
+        })
     }
 
-    fn plainly(pair: &Pair, target: &mut CpuTarget) -> Result<Self, Error> {
-        let long = &pair.prompt[..PROMPT];
+    fn plainly(pair: &Pair, target: &mut CpuTarget, size: &Size) -> Result<Self, Error> {
+        let long = &pair.prompt[..size.prompt];
         let mut alone = |prompt: &[TokenId], budget, plan, chunk| {
             let way = Looped {
                 source: Source::Off,
@@ -163,11 +190,12 @@ impl Base {
         };
         // Prompts run in one pass here; `trace` then goes through the greedy text token by token, and
         // what it finds must be this text and this state.
-        let greedy = alone(long, BUDGET, Plan::Greedy, PROMPT)?;
-        let sampled = alone(long, BUDGET, Plan::Sampled, PROMPT)?;
-        let five = NEIGHBOURS
+        let greedy = alone(long, size.budget, Plan::Greedy, PROMPT)?;
+        let sampled = alone(long, size.budget, Plan::Sampled, PROMPT)?;
+        let five = size
+            .neighbours
             .iter()
-            .map(|(at, n)| alone(&long[*at..at + n], NEIGHBOUR_BUDGET, Plan::Greedy, *n))
+            .map(|(at, n)| alone(&long[*at..at + n], size.neighbour_budget, Plan::Greedy, *n))
             .collect::<Result<Vec<_>, _>>()?;
         let (rows, states) = trace(target, &greedy)?;
         Ok(Self {

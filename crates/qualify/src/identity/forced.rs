@@ -103,6 +103,11 @@ pub(crate) fn run(target: &mut CpuTarget, base: &Base, forced: Forced) -> Result
 /// Positions around the borders of windows and ratios.
 const STOPS: [usize; 9] = [1, 3, 4, 17, 63, 64, 127, 128, 131];
 
+fn stops(end: usize) -> impl Iterator<Item = usize> {
+    let last = end - 8;
+    STOPS.into_iter().filter(move |s| *s < last).chain([last])
+}
+
 fn other(text: &[TokenId]) -> Vec<TokenId> {
     text.iter().rev().copied().collect()
 }
@@ -110,7 +115,7 @@ fn other(text: &[TokenId]) -> Vec<TokenId> {
 fn save_load(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
     let (mut seq, end) = (seq, walk.text.len());
     let wrong = other(&walk.text);
-    for stop in STOPS.into_iter().chain([end - 8]) {
+    for stop in stops(end) {
         walk.go(target, seq, stop, 16)?;
         let mut saved = Vec::new();
         target.save(seq, &mut saved)?;
@@ -129,7 +134,7 @@ fn save_load(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<
 fn fork(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
     let (mut seq, end) = (seq, walk.text.len());
     let wrong = other(&walk.text);
-    for stop in STOPS.into_iter().chain([end - 8]) {
+    for stop in stops(end) {
         walk.go(target, seq, stop, 16)?;
         let copy = target.fork(seq)?;
         feed(target, seq, &wrong[..8])?;

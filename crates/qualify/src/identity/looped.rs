@@ -13,7 +13,7 @@ use dspark_draft::width;
 use engine_core::{Drafter, SeqId, Target, TokenId};
 
 use super::arm::{Looped, Made, Plan, Policy, Source, compare, off_path};
-use super::base::{BUDGET, Base, NEIGHBOUR_BUDGET, Text, feed, ids_digest, plan as sample_plan};
+use super::base::{Base, Text, feed, ids_digest, plan as sample_plan};
 use super::pair::{Pair, WIDEST};
 use super::script::Script;
 use super::{Batch, Difference, Error, hex};
@@ -165,11 +165,10 @@ pub(crate) fn run(
         (Batch::One, Plan::Sampled) => vec![&base.sampled],
         (Batch::One, _) => vec![&base.greedy],
     };
-    let budget = match way.batch {
-        Batch::One => BUDGET,
-        Batch::Five => NEIGHBOUR_BUDGET,
-    };
-    let prompts: Vec<_> = want.iter().map(|t| (t.prompt.clone(), budget)).collect();
+    let prompts: Vec<_> = want
+        .iter()
+        .map(|t| (t.prompt.clone(), t.ids.len()))
+        .collect();
     let ran = generate(pair, target, way, &prompts, want.first().copied())?;
     let all: Vec<TokenId> = ran.texts.concat();
     let s = &ran.stats;

@@ -19,7 +19,7 @@ mod script;
 use serde::{Deserialize, Serialize};
 
 pub use arm::{Arm, Batch, Forced, Looped, Plan, Policy, Source, Way};
-pub use base::Base;
+pub use base::{Base, Size};
 pub use matrix::{full, small};
 pub use pair::Pair;
 
@@ -139,10 +139,11 @@ impl Outcome {
 pub fn run(
     pair: &Pair,
     arms: &[Arm],
+    size: &Size,
     pin: Option<&str>,
     tell: &mut dyn FnMut(&Row),
 ) -> Result<Outcome, Error> {
-    let base = Base::make(pair)?;
+    let base = Base::make(pair, size)?;
     let digest = base.digest();
     let mut rows = Vec::new();
     let mut add = |row: Row| {
