@@ -37,7 +37,7 @@ impl Default for RewardOptions {
 }
 
 /// Steps without a draft after the first doubt; doubled at each probe that confirms it.
-const PROBE_FIRST: u32 = 2;
+const PROBE_FIRST: u32 = 4;
 
 /// Gains of a draft are averaged with this weight for a new one, and not judged before so many. The
 /// average does not sink below a floor, so that text worth drafting is noticed within a few probes.
@@ -52,6 +52,10 @@ const HABIT_WEIGHT: f64 = 0.02;
 /// Drafting is judged on the bright side by so many standard deviations of what is known about
 /// acceptance: whoever stops drafting learns no better.
 const HOPE: f64 = 0.4;
+
+/// Fewer drafts will do where each is worth so much less than nothing.
+const CLEAR_SAMPLES: u32 = 3;
+const CLEAR_LOSS: f64 = -0.35;
 
 /// A loss below this many tokens a step is not worth the switch.
 const DEAD_BAND: f64 = 0.003;
@@ -106,8 +110,14 @@ impl Habit {
 
     /// Whether drafting has been losing.
     fn is_bad(self) -> bool {
-        self.samples >= GAIN_SAMPLES && self.gain < -DEAD_BAND
+        loses(self.gain, self.samples)
     }
+}
+
+/// Whether drafts that were worth `gain` on average lose time, as far as `samples` of them can tell.
+fn loses(gain: f64, samples: u32) -> bool {
+    (samples >= GAIN_SAMPLES && gain < -DEAD_BAND)
+        || (samples >= CLEAR_SAMPLES && gain < CLEAR_LOSS)
 }
 
 impl Arm {
@@ -136,11 +146,17 @@ impl Arm {
             PROBE_WEIGHT
         };
         let weight = (1.0 / f64::from(self.samples)).max(least);
-        self.gain = (self.gain + weight * (gain - self.gain)).max(GAIN_FLOOR);
-        if self.samples < GAIN_SAMPLES || self.gain >= -DEAD_BAND {
+        self.gain += weight * (gain - self.gain);
+        let loses = loses(self.gain, self.samples);
+        if loses || self.samples >= GAIN_SAMPLES {
+            self.gain = self.gain.max(GAIN_FLOOR);
+        }
+        if !loses {
             self.interval = 0;
             return;
         }
+        // Once it is clear it stays known: the floor must not make it look like a guess.
+        self.samples = self.samples.max(GAIN_SAMPLES);
         self.interval = (self.interval * 2).clamp(PROBE_FIRST.min(cap), cap.max(1));
         self.plain = self.interval;
     }
