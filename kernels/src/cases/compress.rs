@@ -140,7 +140,7 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
             Kind::Kv => pack(&mut row, s.row.n_rot, out),
             Kind::Index => {
                 hadamard(&mut row);
-                pack_index_row(&row, out);
+                pack_index_row(&row, 1, out);
             }
             Kind::F32 => out.copy_from_slice(&f32_bytes(&row)),
         }

@@ -6,9 +6,9 @@ use super::{
 };
 use crate::KernelError;
 use crate::cpu::{
-    AttendScratch, IndexQuery, Turn, attend, index_row_bytes, index_scores_f32,
-    index_scores_packed, kv_row_bytes, pack_index_row, quantise_index_query, scale_in_place, top_k,
-    unpack_kv_row,
+    AttendScratch, INDEX_BLOCK, INDEX_TILE, IndexTile, Turn, attend, index_row_bytes,
+    index_score_tile, index_scores_f32, kv_row_bytes, pack_index_row, quantise_index_heads,
+    scale_in_place, top_k, unpack_index_tile, unpack_kv_row,
 };
 use crate::launch::attend::{Output, Shape, chunks_packed, merge};
 use crate::launch::index::{self, COMPRESSED, DIM, Lists, Place, Scores};
@@ -68,7 +68,7 @@ impl Case {
         let size = index_row_bytes(DIM);
         let mut packed = vec![0u8; rows * size];
         for (row, out) in keys.chunks(DIM).zip(packed.chunks_mut(size)) {
-            pack_index_row(row, out);
+            pack_index_row(row, 1, out);
         }
         let s = Scores {
             n,
@@ -97,10 +97,7 @@ impl Case {
         scale_in_place(&mut w, self.s.factor);
         let mut want = vec![0f32; v];
         if of_packed {
-            let mut query = IndexQuery::default();
-            quantise_index_query(q, DIM, &mut query);
-            let rows = &self.packed[..v * index_row_bytes(DIM)];
-            index_scores_packed(&mut query, &w, rows, &mut want);
+            tile_scores(q, &w, &self.keys[..v * DIM], &mut want);
         } else {
             index_scores_f32(q, &w, &self.keys[..v * DIM], &mut want);
         }
@@ -129,6 +126,26 @@ impl Case {
     }
 }
 
+/// Scores of rounded rows, tile by tile.
+fn tile_scores(q: &[f32], w: &[f32], keys: &[f32], scores: &mut [f32]) {
+    let (mut twice, mut scale) = (vec![0i8; q.len()], vec![0f32; q.len() / INDEX_BLOCK]);
+    quantise_index_heads(q, &mut twice, &mut scale);
+    let mut tile = IndexTile::default();
+    for (keys, scores) in keys
+        .chunks(INDEX_TILE * DIM)
+        .zip(scores.chunks_mut(INDEX_TILE))
+    {
+        let mut packed = vec![0u8; index_row_bytes(DIM) * INDEX_TILE];
+        for (r, key) in keys.chunks(DIM).enumerate() {
+            pack_index_row(key, INDEX_TILE, &mut packed[r..]);
+        }
+        unpack_index_tile(&packed, DIM, &mut tile);
+        let mut lanes = [0f32; INDEX_TILE];
+        index_score_tile(&twice, &scale, w, &tile, &mut lanes);
+        scores.copy_from_slice(&lanes[..scores.len()]);
+    }
+}
+
 /// Both kinds of rows.
 fn scored<R: Runner>(
     runner: &mut R,
@@ -137,7 +154,7 @@ fn scored<R: Runner>(
     rows: usize,
 ) -> Result<Vec<Outcome>, KernelError> {
     let case = Case::new(n, heads, rows);
-    let (codes, scales) = index_heads(&case.q, DIM);
+    let (codes, scales) = index_heads(&case.q);
     let words: Vec<u32> = case.visible.iter().map(|v| *v as u32).collect();
     let mut load = |bytes: &[u8]| runner.load(bytes, 0);
     let (w, seen) = (load(&f32_bytes(&case.w))?, load(&u32_bytes(&words))?);
@@ -180,7 +197,7 @@ fn list(s: &Lists, place: &Place, scores: Option<&[f32]>) -> Vec<u32> {
     if let (Some(k), Some(scores)) = (s.top_k, scores)
         && v > k
     {
-        top_k(&scores[..v], k, &mut picks);
+        top_k(&scores[..v], k, &mut Vec::new(), &mut picks);
     }
     keys.extend(picks.iter().map(|c| s.flag | (place.comp_base + c)));
     keys

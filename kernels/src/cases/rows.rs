@@ -5,8 +5,8 @@ use super::{
 };
 use crate::KernelError;
 use crate::cpu::{
-    Turn, fp8_sim, hadamard, pack_index_row, pack_kv_row, rms_norm, rms_unit, rotate, round_bf16,
-    unpack_index_row,
+    INDEX_BLOCK, Turn, fp8_sim, hadamard, pack_kv_row, quantise_index_heads, rms_norm, rms_unit,
+    rotate, round_bf16,
 };
 use crate::launch::rows::{self, NOWHERE, Row};
 
@@ -157,17 +157,13 @@ fn queries<R: Runner>(
 }
 
 /// Doubled codes and scales of indexer heads.
-pub(super) fn index_heads(heads: &[f32], dim: usize) -> (Vec<u8>, Vec<f32>) {
-    let (mut codes, mut scales) = (Vec::new(), Vec::new());
-    for head in heads.chunks(dim) {
-        let mut packed = vec![0u8; crate::cpu::index_row_bytes(dim)];
-        pack_index_row(head, &mut packed);
-        let (mut twice, mut scale) = (vec![0i8; dim], vec![0f32; dim / 32]);
-        unpack_index_row(&packed, &mut twice, &mut scale);
-        codes.extend(twice.iter().map(|v| v.cast_unsigned()));
-        scales.extend(scale);
-    }
-    (codes, scales)
+pub(super) fn index_heads(heads: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let (mut twice, mut scales) = (
+        vec![0i8; heads.len()],
+        vec![0f32; heads.len() / INDEX_BLOCK],
+    );
+    quantise_index_heads(heads, &mut twice, &mut scales);
+    (twice.iter().map(|v| v.cast_unsigned()).collect(), scales)
 }
 
 fn index_queries<R: Runner>(
@@ -184,7 +180,7 @@ fn index_queries<R: Runner>(
         angles.turn(i / heads, head, Turn::Forward);
         hadamard(head);
     }
-    let (codes, scales) = index_heads(&turned, row.dim);
+    let (codes, scales) = index_heads(&turned);
     let buffers = [
         runner.load(&f32_bytes(&q), 0)?,
         runner.load(&f32_bytes(&angles.pairs), 0)?,
