@@ -118,17 +118,21 @@ pub fn plot(report: &Report) -> String {
             );
         }
     }
-    let _ = write!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{0}\">{1}</text>\n<text x=\"{2}\" y=\"{0}\">{3}</text>\n\
-         <text x=\"{4}\" y=\"{0}\">1</text>\n<text x=\"{LEFT}\" y=\"{5}\">rate of B over rate of A: bar = median and 95 % interval, points = pairs [{6}]</text>\n</svg>\n",
-        height - 24,
-        render::factor(low),
-        WIDTH - 60,
-        render::factor(high),
-        x(ONE) - 3,
-        height - 6,
+    svg += &axis(report, (low, high), x(ONE), height);
+    svg
+}
+
+/// What stands below the plot: the ends of the axis, 1, and what it shows.
+fn axis(report: &Report, (low, high): (u64, u64), one: u64, height: u64) -> String {
+    let text = |x: u64, y: u64, what: &str| format!("<text x=\"{x}\" y=\"{y}\">{what}</text>\n");
+    let what = format!(
+        "rate of B over rate of A: bar = median and 95 % interval, points = pairs [{}]",
         render::label(report)
     );
-    svg
+    let y = height - 24;
+    text(LEFT, y, &render::factor(low))
+        + &text(WIDTH - 60, y, &render::factor(high))
+        + &text(one.saturating_sub(3), y, "1")
+        + &text(LEFT, height - 6, &what)
+        + "</svg>\n"
 }

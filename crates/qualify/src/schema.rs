@@ -38,17 +38,7 @@ fn one(
     let fail = |what: String| Err(format!("{}: {what}", if at.is_empty() { "/" } else { at }));
     match keyword {
         "$id" | "$schema" | "title" | "description" | "then" => Ok(()),
-        "type" => {
-            let fits = |name: &Value| type_of(value) == name.as_str().unwrap_or_default();
-            let fine = rule
-                .as_array()
-                .map_or_else(|| fits(rule), |all| all.iter().any(fits));
-            if fine {
-                Ok(())
-            } else {
-                fail(format!("expected {rule}, got {}", type_of(value)))
-            }
-        }
+        "type" => typed(rule, value, at),
         "const" if rule == value => Ok(()),
         "const" => fail(format!("expected {rule}, got {value}")),
         "enum" if rule.as_array().is_some_and(|all| all.contains(value)) => Ok(()),
@@ -118,6 +108,18 @@ fn type_of(value: &Value) -> &'static str {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     }
+}
+
+fn typed(rule: &Value, value: &Value, at: &str) -> Result<(), String> {
+    let got = type_of(value);
+    let fits = |name: &Value| got == name.as_str().unwrap_or_default();
+    if rule
+        .as_array()
+        .map_or_else(|| fits(rule), |all| all.iter().any(fits))
+    {
+        return Ok(());
+    }
+    Err(format!("{at}: expected {rule}, got {got}"))
 }
 
 /// Two patterns: a digest, and an order of arms.

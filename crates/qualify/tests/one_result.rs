@@ -108,6 +108,10 @@ mod planted {
         let first = first(&outcome, "chunk 129");
         assert!(matches!(first.what, What::Logits | What::State), "{first}");
         assert_eq!(first.position, Some(0), "{first}");
+        assert!(
+            outcome.different().any(|(arm, _)| arm == "base"),
+            "and the base is not the pinned one"
+        );
     }
 
     #[test]

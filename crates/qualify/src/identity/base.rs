@@ -8,7 +8,7 @@ use fpx_quant::Isa;
 
 use super::arm::{Looped, Plan, Policy, Source, with_isa};
 use super::pair::Pair;
-use super::{Batch, Error, hex, looped};
+use super::{Batch, Difference, Error, What, hex, looped};
 
 /// How much text a base has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct Base {
     pub rows: Vec<[u8; 32]>,
     /// Digest of the state before each position, and after all.
     pub states: Vec<[u8; 32]>,
+    /// Where the greedy text token by token is not the one made with its prompt in one pass.
+    pub first: Option<Difference>,
 }
 
 /// Digest of a row of logits, bit for bit.
@@ -197,13 +199,14 @@ impl Base {
             .iter()
             .map(|(at, n)| alone(&long[*at..at + n], size.neighbour_budget, Plan::Greedy, *n))
             .collect::<Result<Vec<_>, _>>()?;
-        let (rows, states) = trace(target, &greedy)?;
+        let (rows, states, first) = trace(target, &greedy)?;
         Ok(Self {
             greedy,
             sampled,
             five,
             rows,
             states,
+            first,
         })
     }
 
@@ -223,7 +226,7 @@ impl Base {
     }
 }
 
-type Trace = (Vec<[u8; 32]>, Vec<[u8; 32]>);
+type Trace = (Vec<[u8; 32]>, Vec<[u8; 32]>, Option<Difference>);
 
 /// The greedy text token by token: rows and states.
 fn trace(target: &mut CpuTarget, text: &Text) -> Result<Trace, Error> {
@@ -231,24 +234,31 @@ fn trace(target: &mut CpuTarget, text: &Text) -> Result<Trace, Error> {
     let seq = target.open()?;
     target.poison_stale(seq)?;
     let (mut rows, mut states) = (Vec::new(), vec![target.digest(seq)?]);
+    let mut first = None;
+    let differs = |what, position, expected: String, got: String| Difference {
+        what,
+        sequence: 0,
+        position: Some(position),
+        expected,
+        got,
+    };
     for (at, token) in whole[..whole.len() - 1].iter().enumerate() {
         let look = |row: &[f32]| (row_digest(row), best(row));
+        let next = at + 1;
         for (digest, best) in feed_with(target, seq, &[*token], look)? {
             rows.push(digest);
-            let next = at + 1;
             if next >= text.prompt.len() && best != whole[next] {
-                return Err(Error::Base {
-                    position: next,
-                    expected: best,
-                    got: whole[next],
-                });
+                let (expected, got) = (best.to_string(), whole[next].to_string());
+                first.get_or_insert_with(|| differs(What::Ids, next, expected, got));
             }
         }
         states.push(target.digest(seq)?);
     }
     target.close(seq);
-    if states.last() != Some(&text.state) {
-        return Err(Error::BaseState);
+    let end = states.last().copied().unwrap_or_default();
+    if end != text.state {
+        let (expected, got) = (hex(&end), hex(&text.state));
+        first.get_or_insert_with(|| differs(What::State, whole.len() - 1, expected, got));
     }
-    Ok((rows, states))
+    Ok((rows, states, first))
 }

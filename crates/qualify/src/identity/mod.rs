@@ -159,6 +159,10 @@ pub fn run(
 
 fn base_row(base: &Base, digest: &str, pin: Option<&str>) -> Row {
     let status = match pin {
+        _ if base.first.is_some() => base
+            .first
+            .clone()
+            .map_or(Status::Equal, |first| Status::Differs { first }),
         Some(pin) if pin != digest => Status::Differs {
             first: Difference {
                 what: What::Pin,
@@ -210,19 +214,6 @@ pub enum Error {
         /// Why it ended.
         reason: String,
     },
-    /// Token by token the base's text is another than with its prompt in one pass.
-    #[error("base: token by token, position {position} has token {expected}, in one pass {got}")]
-    Base {
-        /// The position.
-        position: usize,
-        /// The token of the plain way.
-        expected: engine_core::TokenId,
-        /// The other.
-        got: engine_core::TokenId,
-    },
-    /// Token by token the base's state is another than with its prompt in one pass.
-    #[error("base: token by token, the state is another than with the prompt in one pass")]
-    BaseState,
     /// The prompt does not fit the model.
     #[error("the prompt has {got} tokens, the matrix needs at least {expected}")]
     Prompt {
@@ -274,6 +265,7 @@ mod tests {
             five: Vec::new(),
             rows: vec![[2; 32]],
             states: vec![[3; 32]],
+            first: None,
         };
         let digest = base.digest();
         assert_eq!(
@@ -284,6 +276,13 @@ mod tests {
             panic!("not noticed")
         };
         assert_eq!((first.what, first.got), (What::Pin, digest.clone()));
+        let mut split = base.clone();
+        split.first = Some(arm::off_path("a", "b"));
+        let status = base_row(&split, &digest, Some(&digest)).status;
+        assert!(
+            matches!(status, Status::Differs { .. }),
+            "a base that is two"
+        );
         let mut other = base;
         other.rows[0][31] ^= 1;
         assert_ne!(other.digest(), digest, "one bit of one row");
