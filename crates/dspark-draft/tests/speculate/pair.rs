@@ -175,6 +175,7 @@ fn a_prompt_longer_than_the_window_keeps_the_drafter_working() {
 }
 
 /// All prompts of a kind, long, greedy and seeded.
+#[allow(clippy::print_stdout, reason = "a soak test's results")]
 fn soak(kind: usize) {
     let mut t = pair().target();
     let all = prompts(15);
