@@ -136,7 +136,8 @@ fn block_dots<const F: u8, const BYTES: usize, const DOT: u8, const TERM: u8, co
     let (scale, offset) = (eight.scale, [eight.offset; 2]);
     let (mut pairs, mut dots) = ([zero; N], [[zero; 2]; N]);
     let _: [(); 8] = each!(8, group => {
-        group_dots::<DOT, TERM, N>(eight.levels[group], group, q, &mut pairs, &mut dots);
+        let half = if one_dot(TERM) { 0 } else { group / 4 };
+        group_dots::<DOT, N>(eight.levels[group], group, half, q, &mut pairs, &mut dots);
     });
     (dots, scale, offset)
 }

@@ -93,7 +93,7 @@ pub(super) const ONE_OFFSET: u8 = 2;
 const TWO_OFFSET: u8 = 3;
 
 /// Whether the term takes the dot of the whole block.
-const fn one_dot(term: u8) -> bool {
+pub(super) const fn one_dot(term: u8) -> bool {
     matches!(term, ONE | ONE_OFFSET)
 }
 
@@ -136,17 +136,18 @@ fn some_columns<const DOT: u8, const TERM: u8, const N: usize>(
     c: usize,
     out: &mut Out<'_>,
 ) {
-    let x: [Share<'_>; N] = std::array::from_fn(|i| share(kernel, columns, c + i));
+    // Not `array::from_fn`: its closure would be called, not inlined.
+    let mut x = [share(kernel, columns, c); N];
+    for i in 1..N {
+        x[i] = share(kernel, columns, c + i);
+    }
     let mut acc = [_mm256_setzero_ps(); N];
     for b in 0..columns.blocks.len() {
         let mut dots = [[_mm256_setzero_si256(); 2]; N];
         let q = columns_at(&x, b);
-        let mut pairs = [_mm256_setzero_si256(); N];
-        // Unrolled, so that the place of a group in its half is a constant.
-        let _: [(); 8] = each!(8, group => {
-            let w = load_u8x32(&tile.levels[b][group]);
-            group_dots::<DOT, TERM, N>(w, group, &q, &mut pairs, &mut dots);
-        });
+        for half in 0..2 {
+            half_dots::<DOT, N>(&tile.levels[b], half, &q, &mut dots);
+        }
         let scale = each!(2, i => load_f32x8(&tile.scale[b][i]));
         let offset = each!(2, i => load_f32x8(&tile.offset[b][i]));
         for i in 0..N {
@@ -193,20 +194,36 @@ pub(super) fn columns_at<'a, const N: usize>(
     q
 }
 
-/// Adds the products of one group to the integer dots, bias included, i32 `[column][half][row]`; a
-/// term of the whole block has all of it in half 0. `pairs` holds what is still in 16 bits. Groups
-/// come in order.
+/// Integer dots of one half of a block of a tile.
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
-pub(super) fn group_dots<const DOT: u8, const TERM: u8, const N: usize>(
+fn half_dots<const DOT: u8, const N: usize>(
+    levels: &[[u8; 32]; 8],
+    half: usize,
+    q: &[&[[i8; 4]; 8]; N],
+    dots: &mut [[__m256i; 2]; N],
+) {
+    let mut pairs = [_mm256_setzero_si256(); N];
+    for g in 0..4 {
+        let group = 4 * half + g;
+        group_dots::<DOT, N>(load_u8x32(&levels[group]), group, half, q, &mut pairs, dots);
+    }
+}
+
+/// Adds the products of one group to the integer dots, bias included, i32 `[column][half][row]`.
+/// `half` is where they go: a term of the whole block may have all in half 0. `pairs` holds what is
+/// still in 16 bits. Groups come in order.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(super) fn group_dots<const DOT: u8, const N: usize>(
     w: __m256i,
     group: usize,
+    half: usize,
     q: &[&[[i8; 4]; 8]; N],
     pairs: &mut [__m256i; N],
     dots: &mut [[__m256i; 2]; N],
 ) {
     let ones = _mm256_set1_epi16(1);
-    let half = if one_dot(TERM) { 0 } else { group / 4 };
     let depth = [4, 2, 1, 4][DOT as usize];
     let magnitude = match DOT {
         SIGNED => _mm256_abs_epi8(w),
@@ -250,7 +267,7 @@ pub(super) fn term<const DOT: u8, const TERM: u8>(
     let bias = _mm256_set1_ps(bias);
     // Taking the bias off is exact: integers below 2^24 before and after.
     if one_dot(TERM) {
-        let mut whole = _mm256_cvtepi32_ps(dots[0]);
+        let mut whole = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[0], dots[1]));
         if biased {
             whole = _mm256_fnmadd_ps(bias, sum, whole);
         }
