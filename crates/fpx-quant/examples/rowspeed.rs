@@ -32,6 +32,9 @@ const FORMATS: [Format; 17] = [
     Format::BF16,
 ];
 
+/// Columns of a product: decode, verify, prefill.
+const COLUMNS: [usize; 6] = [1, 2, 3, 4, 8, 64];
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, or: usize| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(or);
@@ -44,29 +47,21 @@ fn main() {
         if only_isa.is_some_and(|name| *name != format!("{isa:?}")) {
             continue;
         }
-        println!(
-            "\n{:<16} {:>18} {:>18} {:>18}",
-            format!("{isa:?}"),
-            "1 column",
-            "4",
-            "64"
-        );
+        println!("\n{:<16} columns: {COLUMNS:?}", format!("{isa:?}"));
         for format in FORMATS {
             if only.is_some_and(|name| name != format.name()) {
                 continue;
             }
-            let cells = [1, 4, 64].map(|n| {
+            print!("{:<16}", format.name());
+            for n in COLUMNS {
                 let macs = measure(isa, format, rows, k, n, Duration::from_secs_f64(seconds));
                 let bytes = format.row_bytes(k).unwrap_or(0) as f64 / k as f64;
-                format!("{macs:.1} ({:.1})", macs / n as f64 * bytes)
-            });
-            println!(
-                "{:<16} {:>18} {:>18} {:>18}",
-                format.name(),
-                cells[0],
-                cells[1],
-                cells[2]
-            );
+                print!(
+                    " {:>13}",
+                    format!("{macs:.1} ({:.1})", macs / n as f64 * bytes)
+                );
+            }
+            println!();
         }
         let x: Vec<f32> = (0..k).map(|i| (i % 251) as f32 - 125.0).collect();
         let mut a8 = A8Rows::new();

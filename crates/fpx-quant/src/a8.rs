@@ -81,7 +81,7 @@ impl A8Rows {
     /// # Panics
     /// If there is no such row.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn row(&self, index: usize) -> A8Row<'_> {
         assert!(index < self.n, "row {index} of {}", self.n);
         let blocks = self.k / BLOCK;

@@ -8,7 +8,10 @@ mod common;
 
 use common::{BASE, Golden, Rng, bits, encodable, random_blocks};
 use fpx_quant::mix::Codebook;
-use fpx_quant::{EncodeMode, Format, decode_row, encode_rows};
+use fpx_quant::rows::matmul_a8_on;
+use fpx_quant::{
+    A8Rows, EncodeMode, Format, Isa, Matrix, Out, decode_row, dot_row_a8, encode_rows,
+};
 use guarded::Guarded;
 
 /// Memory between two pages that cannot be touched. The only `unsafe` of these tests.
@@ -95,6 +98,76 @@ fn decoders_stay_inside() {
                 target.fill(f32::NAN);
                 decode_row(format, source, target).unwrap();
                 assert_eq!(bits(target), bits(&want), "{format} {blocks} blocks");
+            }
+        }
+    }
+}
+
+/// Products of few and of several columns: the matrix and the result at both ends of the accessible
+/// memory, the result poisoned.
+#[test]
+fn products_stay_inside() {
+    let natives = [
+        Format::Q8_0,
+        Format::Mxfp4,
+        Format::Q4K,
+        Format::Q2K,
+        Format::Iq2Xxs,
+    ];
+    let mut rng = Rng(7);
+    for format in BASE.into_iter().chain(natives) {
+        for blocks in [1, 2, 17] {
+            let k = blocks * format.block_elems();
+            let x: Vec<f32> = (0..5 * k).map(|_| rng.normal()).collect();
+            let mut a8 = A8Rows::new();
+            a8.quantize(&x, 5, k);
+            for rows in [1, 7, 8, 9] {
+                let len = format.matrix_bytes(rows, k).unwrap();
+                // No scale byte below 0x40 is invalid and no float is huge.
+                let bytes: Vec<u8> = (0..len).map(|_| rng.next() as u8 & 0x3f).collect();
+                product_stays_inside(format, rows, &bytes, &a8);
+            }
+        }
+    }
+}
+
+fn product_stays_inside(format: Format, rows: usize, bytes: &[u8], a8: &A8Rows) {
+    let (mut source, mut target) = (Guarded::new(bytes.len()), Guarded::new(4 * 5 * rows));
+    for isa in Isa::ALL {
+        if !isa.available() {
+            eprintln!("skipped: this processor has no {isa:?}");
+            continue;
+        }
+        for (cols, at_end) in (1..=5).flat_map(|cols| [(cols, false), (cols, true)]) {
+            let source = source.bytes();
+            let start = if at_end {
+                source.len() - bytes.len()
+            } else {
+                0
+            };
+            let source = &mut source[start..start + bytes.len()];
+            source.copy_from_slice(bytes);
+            let w = Matrix::new(format, rows, a8.k(), source).unwrap();
+            let target = target.floats();
+            let start = if at_end {
+                target.len() - cols * rows
+            } else {
+                0
+            };
+            let target = &mut target[start..start + cols * rows];
+            target.fill(f32::NAN);
+            matmul_a8_on(
+                isa,
+                &w,
+                0..rows,
+                a8,
+                0..cols,
+                &mut Out::new(target, cols, rows),
+            );
+            for (i, got) in target.iter().enumerate() {
+                let want = dot_row_a8(format, w.row(i % rows), &a8.row(i / rows));
+                let place = format!("{format} {isa:?} {cols} columns: {got} for {want}");
+                assert_eq!(got.to_bits(), want.to_bits(), "{place}");
             }
         }
     }

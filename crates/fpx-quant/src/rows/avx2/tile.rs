@@ -3,11 +3,11 @@
 use std::arch::x86_64::__m256i;
 use std::ops::Range;
 
-use super::{ROWS, codes, kquant};
+use super::blocks::*;
+use super::{ROWS, kquant};
 use crate::format::{Format, Fp2Dialect, Fp6Endpoint};
 use crate::rows::reference::SEGMENT_BLOCKS;
-use crate::rows::x86::mem::prefetch;
-use crate::rows::x86::mem::store_u8x32;
+use crate::rows::x86::mem::{prefetch, store_f32x8, store_u8x32};
 
 /// Levels and scales of a segment of eight rows.
 ///
@@ -23,7 +23,7 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             levels: [[[0; 32]; 8]; SEGMENT_BLOCKS],
             scale: [[[0.0; ROWS]; 2]; SEGMENT_BLOCKS],
@@ -36,22 +36,42 @@ impl Tile {
     #[inline]
     pub(super) fn fill(&mut self, format: Format, segment: &Segment<'_>) {
         match format {
-            Format::Fp2(Fp2Dialect::Signed) => codes::fp2_signed(self, segment),
-            Format::Fp2(Fp2Dialect::SignedNeg) => codes::fp2_signed_neg(self, segment),
-            Format::Fp2(Fp2Dialect::Affine) => codes::fp2_affine(self, segment),
-            Format::Fp2(Fp2Dialect::S40) => codes::fp2_s40(self, segment),
-            Format::Fp3 => codes::fp3(self, segment),
-            Format::Fp4 => codes::fp4(self, segment),
-            Format::Fp4Fast => codes::fp4_fast(self, segment),
-            Format::Fp6(Fp6Endpoint::Zero) => codes::fp6::<false>(self, segment),
-            Format::Fp6(Fp6Endpoint::Neg32) => codes::fp6::<true>(self, segment),
-            Format::Fp8 => codes::fp8(self, segment),
-            Format::Q8_0 => codes::q8_0(self, segment),
-            Format::Mxfp4 => codes::mxfp4(self, segment),
+            Format::Fp2(Fp2Dialect::Signed) => self.fill_by::<FP2_SIGNED, 10>(segment),
+            Format::Fp2(Fp2Dialect::SignedNeg) => self.fill_by::<FP2_SIGNED_NEG, 10>(segment),
+            Format::Fp2(Fp2Dialect::Affine) => self.fill_by::<FP2_AFFINE, 10>(segment),
+            Format::Fp2(Fp2Dialect::S40) => self.fill_by::<FP2_S40, 10>(segment),
+            Format::Fp3 => self.fill_by::<FP3, 14>(segment),
+            Format::Fp4 => self.fill_by::<FP4, 18>(segment),
+            Format::Fp4Fast => self.fill_by::<FP4_FAST, 17>(segment),
+            Format::Fp6(Fp6Endpoint::Zero) => self.fill_by::<FP6, 26>(segment),
+            Format::Fp6(Fp6Endpoint::Neg32) => self.fill_by::<FP6_NEG32, 26>(segment),
+            Format::Fp8 => self.fill_by::<FP8, 33>(segment),
+            Format::Q8_0 => self.fill_by::<Q8_0, 34>(segment),
+            Format::Mxfp4 => self.fill_by::<MXFP4, 17>(segment),
             Format::Q4K => kquant::q4k(self, segment),
             Format::Q2K => kquant::q2k(self, segment),
             Format::Iq2Xxs => kquant::iq2_xxs(self, segment),
             _ => unreachable!("{format}: checked by the caller"),
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn fill_by<const F: u8, const BYTES: usize>(&mut self, segment: &Segment<'_>) {
+        let rows = segment.stored::<BYTES, 1>();
+        for b in 0..rows[0].len() {
+            prefetch_next(&rows, b, segment.ahead);
+            let eight = decode::<F, BYTES>(each!(8, i => &rows[i][b]));
+            for group in 0..8 {
+                self.set(b, group, eight.levels[group]);
+            }
+            store_f32x8(&mut self.scale[b][0], eight.scale[0]);
+            if two_scales(F) {
+                store_f32x8(&mut self.scale[b][1], eight.scale[1]);
+            }
+            if F == FP2_AFFINE {
+                store_f32x8(&mut self.offset[b][0], eight.offset);
+            }
         }
     }
 
@@ -60,15 +80,6 @@ impl Tile {
     #[inline]
     pub(super) fn set(&mut self, block: usize, group: usize, levels: __m256i) {
         store_u8x32(&mut self.levels[block][group], levels);
-    }
-
-    /// Sets all groups of block `block`.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    pub(super) fn set_all(&mut self, block: usize, levels: [__m256i; 8]) {
-        for group in 0..8 {
-            store_u8x32(&mut self.levels[block][group], levels[group]);
-        }
     }
 }
 
@@ -103,3 +114,23 @@ impl<'a> Segment<'a> {
         }
     }
 }
+
+/// Asks for a line a row of what follows a segment of blocks shorter than a line, until block `b`
+/// has come to the segment's end.
+#[inline(always)]
+pub(super) fn prefetch_next<const BYTES: usize>(
+    rows: &[&[[u8; BYTES]]; ROWS],
+    b: usize,
+    ahead: usize,
+) {
+    let from_start = b % SEGMENT_BLOCKS;
+    let line = from_start * LINE;
+    if line < BYTES * SEGMENT_BLOCKS + LINE {
+        for row in rows {
+            prefetch(&row[b], ahead + line - from_start * BYTES);
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;

@@ -101,7 +101,11 @@ fn some_columns<const TERM: u8, const N: usize>(
     c: usize,
     out: &mut Out<'_>,
 ) {
-    let x: [Share<'_>; N] = std::array::from_fn(|i| share(kernel, columns, c + i));
+    // Not `array::from_fn`: its closure would be called, not inlined.
+    let mut x = [share(kernel, columns, c); N];
+    for i in 1..N {
+        x[i] = share(kernel, columns, c + i);
+    }
     let bias = _mm512_set1_ps(kernel.bias);
     let mut acc = [_mm512_setzero_ps(); N];
     for b in 0..columns.blocks.len() {

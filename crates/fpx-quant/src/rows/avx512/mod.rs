@@ -12,6 +12,7 @@ mod kquant;
 mod scales;
 mod tile;
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::a8::{A8Rows, BLOCK};
@@ -28,9 +29,18 @@ const ROWS: usize = 16;
 /// See [`crate::rows::matmul_a8`]; shapes are checked, K is not 0.
 #[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
 pub(super) fn matmul_a8(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mut Out<'_>) {
+    TILE.with_borrow_mut(|tile| by_tiles(tile, w, x, cols, out));
+}
+
+thread_local! {
+    /// Kept by each thread: most products are so small that clearing a tile for each would show.
+    static TILE: RefCell<Tile> = const { RefCell::new(Tile::new()) };
+}
+
+#[target_feature(enable = "avx512vl,avx512dq,avx512vbmi,avx512vnni")]
+fn by_tiles(tile: &mut Tile, w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mut Out<'_>) {
     let kernel = Kernel::of(w.format());
     let blocks = w.k() / BLOCK;
-    let mut tile = Tile::new();
     for row in (0..w.rows()).step_by(ROWS) {
         let rows = each!(16, i => w.row((row + i).min(w.rows() - 1)));
         let live = row..w.rows().min(row + ROWS);
@@ -48,7 +58,7 @@ pub(super) fn matmul_a8(w: &Matrix<'_>, x: &A8Rows, cols: Range<usize>, out: &mu
                 blocks: here,
                 rows: live.clone(),
             };
-            dot::all_columns(kernel, &tile, &columns, out);
+            dot::all_columns(kernel, tile, &columns, out);
         }
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             levels: [[[0; 64]; 8]; SEGMENT_BLOCKS],
             scale: [[[0.0; ROWS]; 2]; SEGMENT_BLOCKS],
