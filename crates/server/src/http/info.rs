@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use fourspark::Thinking;
+use fourspark::{RoleFormat, Thinking};
 use serde_json::{Value, json};
 
 use super::{ApiError, App, unix_seconds};
@@ -68,13 +68,7 @@ pub(crate) async fn model(
 pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
     let (engine, options) = (&app.engine, &app.options);
     let (info, limits, stats) = (engine.info(), engine.limits(), engine.stats());
-    let formats: Vec<Value> = info
-        .formats
-        .iter()
-        .map(
-            |f| json!({"role": f.role, "format": f.format, "tensors": f.tensors, "bytes": f.bytes}),
-        )
-        .collect();
+    let formats: Vec<Value> = info.formats.iter().map(role_format).collect();
     let features: Vec<Value> = engine
         .features()
         .iter()
@@ -135,6 +129,10 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "speculation": drafting::numbers(&stats),
         },
     }))
+}
+
+fn role_format(f: &RoleFormat) -> Value {
+    json!({"role": f.role, "format": f.format, "tensors": f.tensors, "bytes": f.bytes})
 }
 
 /// A switch with its value in force.
