@@ -5,8 +5,8 @@
 //! those that did. A worker that sleeps, or that the system runs elsewhere, delays nobody. Workers
 //! spin briefly for the next region, then sleep, so that an idle engine uses no processor and a busy
 //! machine is not starved. A worker that the system takes away inside a region does delay it; after
-//! that the caller works alone for a while, and counts it. How work is divided never changes a bit of the result: every output
-//! element is computed whole by one task.
+//! that the caller works alone for a while, and counts it ([`Pool::stalls`]). How work is divided never
+//! changes a bit of the result: every output element is computed whole by one task.
 //!
 //! The unsafe of this crate lives here: lending a closure to workers, and splitting an output
 //! slice among tasks.
