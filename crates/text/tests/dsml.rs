@@ -140,6 +140,34 @@ fn a16_spelled_markup_is_text_when_no_tools_were_offered() {
     assert_eq!(f.read(&weather(), no_tools).calls().len(), 2);
 }
 
+/// What is not shown does not join what stands beside it: a marker spelled around a tag stays in parts.
+#[test]
+fn parts_of_a_spelled_marker_do_not_join_over_what_is_left_out() {
+    let f = Fixture::new();
+    let left_out = [
+        format!("\n</{D}invoke></{D}parameter>"),
+        format!("<{D}tool_calls>"),
+        format!("<{D}unknown>"),
+        format!("<{D}\n"),
+        "</think>".to_owned(),
+        "<think>x</think>".to_owned(),
+    ];
+    for (tools, end) in [(true, End::Stop), (false, End::Stop), (false, End::Cut)] {
+        let setting = Setting {
+            tools,
+            end,
+            ..CALLS
+        };
+        for between in &left_out {
+            let got = f.read(&format!("｜DSML{between}｜"), setting);
+            assert_eq!(got.answer.content, "｜DSML\n｜", "{between:?}");
+            let apart = f.read(&format!("a <{between} b"), setting);
+            assert_eq!(apart.answer.content, "a < b", "{between:?}");
+        }
+        assert_eq!(f.read("one</think>\ntwo", setting).answer.content, "one\ntwo");
+    }
+}
+
 /// A18: how many tokens a step commits decides nothing: events depend on the tokens alone.
 #[test]
 fn a18_commit_width_changes_nothing() {
@@ -373,7 +401,7 @@ fn orphan_closings_and_stray_markers_vanish() {
     let got = f.read(&stray, CALLS);
     assert_eq!(
         (got.answer.content.as_str(), got.answer.reasoning.as_str()),
-        ("abde", "c")
+        ("a\nb\nd\ne", "c")
     );
     let user = f.tokenizer.special("<｜User｜>").unwrap();
     let got = f.parse(
@@ -384,7 +412,7 @@ fn orphan_closings_and_stray_markers_vanish() {
         ],
         CALLS,
     );
-    assert_eq!(got.answer.content, "ab");
+    assert_eq!(got.answer.content, "a\nb");
 }
 
 #[test]

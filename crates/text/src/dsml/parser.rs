@@ -97,7 +97,10 @@ impl AnswerParser {
             return;
         }
         // Other markers of the format say nothing within an answer.
-        if tokenizer.kind(id) != Some(TokenKind::Control) {
+        if tokenizer.kind(id) == Some(TokenKind::Control) {
+            self.end_text(out);
+            self.leave_out(out);
+        } else {
             self.push_bytes(tokenizer.token_bytes(id).unwrap_or_default(), out);
         }
     }
@@ -141,10 +144,19 @@ impl AnswerParser {
             self.open_tag(true, out);
         } else if id == self.think {
             self.tag = None;
-            let held = std::mem::take(&mut self.held);
-            self.structure.plain(&held, out);
+            self.leave_out(out);
             self.structure.begin_reasoning(out);
+        } else {
+            self.leave_out(out);
         }
+    }
+
+    /// A token that is not shown and is part of no tag: what stands before it is not completed by what
+    /// follows it.
+    fn leave_out(&mut self, out: &mut Vec<Event>) {
+        let held = std::mem::take(&mut self.held);
+        self.structure.plain(&held, out);
+        self.structure.leave_out();
     }
 
     /// Whether tags spelled out count here.

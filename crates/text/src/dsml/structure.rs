@@ -31,6 +31,9 @@ pub(super) struct Structure {
     /// Whether markup was seen: from then on white space counts only between words.
     after_markup: bool,
     any_content: bool,
+    /// Whether something was left out since the last content: what comes next stands apart from it.
+    /// Otherwise parts of a marker spelled around a tag would join to a marker in the shown text.
+    seam: bool,
     gap: String,
     calls: usize,
     summary: Summary,
@@ -48,6 +51,7 @@ impl Structure {
             call: None,
             after_markup: false,
             any_content: false,
+            seam: false,
             gap: String::new(),
             calls: 0,
             summary: Summary {
@@ -64,6 +68,12 @@ impl Structure {
     /// Counts markup that makes nothing.
     pub(super) const fn count_malformed(&mut self) {
         self.summary.malformed += 1;
+        self.seam = true;
+    }
+
+    /// Something in the answer is not shown.
+    pub(super) const fn leave_out(&mut self) {
+        self.seam = true;
     }
 
     /// Ends the answer.
@@ -97,8 +107,9 @@ impl Structure {
             State::Reasoning => out.push(Event::Reasoning(text.to_owned())),
             State::Outside if self.after_markup => self.words(text, out),
             State::Outside => {
+                let content = format!("{}{text}", self.apart(text));
                 self.any_content = true;
-                out.push(Event::Content(text.to_owned()));
+                out.push(Event::Content(content));
             }
             State::Value { .. } => {
                 if let Some(call) = &mut self.call {
@@ -122,10 +133,21 @@ impl Structure {
         if !words.is_empty() {
             let mut content = std::mem::take(&mut self.gap);
             content.push_str(words);
+            content.insert_str(0, self.apart(&content));
             out.push(Event::Content(content));
             self.any_content = true;
         }
         self.gap.push_str(&text[words.len()..]);
+    }
+
+    /// The line break between content and this one, where something was left out between them.
+    fn apart(&mut self, next: &str) -> &'static str {
+        let joins = std::mem::take(&mut self.seam) && self.any_content;
+        if joins && !next.starts_with(char::is_whitespace) {
+            "\n"
+        } else {
+            ""
+        }
     }
 
     /// A call's opening tag that makes none.
@@ -135,6 +157,7 @@ impl Structure {
 
     /// A whole tag; `special`: a special token made it.
     pub(super) fn apply(&mut self, tag: Tag, special: bool, out: &mut Vec<Event>) {
+        self.seam = true;
         if tag != Tag::Unknown {
             self.gap.clear();
             self.after_markup = true;
