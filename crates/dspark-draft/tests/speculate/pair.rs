@@ -2,7 +2,7 @@
 //! and however wide. A few prompts here; all of them, longer, as soak tests.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ds4_target::CpuTarget;
 use dspark_draft::suffix::Suffix;
@@ -174,17 +174,25 @@ fn a_prompt_longer_than_the_window_keeps_the_drafter_working() {
     assert!(matched * 10 > offered, "{matched} of {offered} accepted");
 }
 
-/// All prompts of a kind, long, greedy and seeded.
+/// All prompts of a kind, long, greedy and seeded, shared out among the processors.
 #[allow(clippy::print_stdout, reason = "a soak test's results")]
 fn soak(kind: usize) {
-    let mut t = pair().target();
     let all = prompts(15);
-    let mut seen = Seen::default();
-    for prompt in all.iter().filter(|p| p.kind == KINDS[kind]) {
-        for plan in &plans() {
-            seen.add(sweep(&mut t, prompt, plan, 400));
+    let of_kind = all.iter().filter(|p| p.kind == KINDS[kind]);
+    let left: Vec<_> = of_kind.flat_map(|p| plans().map(|plan| (p, plan))).collect();
+    let (left, seen) = (Mutex::new(left), Mutex::new(Seen::default()));
+    let next = || left.lock().unwrap().pop();
+    let work = || {
+        let mut t = pair().target();
+        while let Some((prompt, plan)) = next() {
+            let one = sweep(&mut t, prompt, &plan, 400);
+            seen.lock().unwrap().add(one);
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // A failed assertion in a thread ends the test when the scope ends.
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let seen = seen.into_inner().unwrap();
     assert_covered(&seen);
     assert_eq!(seen.rejected, (0..128).collect::<BTreeSet<_>>());
     let s = &seen.stats;
