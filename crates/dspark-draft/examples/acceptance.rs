@@ -1,7 +1,8 @@
 //! Acceptance and speed of the shipped pair by kind of text:
-//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS]]]]`.
+//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS [PAST_END]]]]]`.
 //! With 0 threads one thread runs and its processor time is measured instead of the clock's, by the
-//! policies too: for a machine that others use.
+//! policies too: for a machine that others use. With PAST_END 1 texts go on behind the end of the answer to
+//! TOKENS tokens, as in the soak tests: what a policy costs while it learns is then a small part.
 //!
 //! Every text is made plainly and with each way of drafting in turn, in alternating order; a ratio is the
 //! time of plain decoding over that of the other run beside it, decoding alone, and the median of all is
@@ -36,12 +37,12 @@ use testkit::prompts::{KINDS, Prompt, prompts};
 struct Pair {
     model: Arc<Model>,
     draft: Arc<DraftModel>,
-    /// Ends an answer.
-    end: TokenId,
+    /// Ends an answer; none if texts go on.
+    end: Option<TokenId>,
 }
 
 impl Pair {
-    fn load() -> Self {
+    fn load(past_end: bool) -> Self {
         let open = |name: &str| {
             let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models");
             Gguf::open(models.join(name), &OpenOptions::default()).unwrap()
@@ -49,7 +50,7 @@ impl Pair {
         let (target, draft) = (open("tiny.gguf"), open("tiny-draft.gguf"));
         let end = target.metadata().get_u32("tokenizer.ggml.eos_token_id");
         Self {
-            end: end.unwrap(),
+            end: (!past_end).then(|| end.unwrap()),
             model: Arc::new(Model::load(&GgufSource::new(target)).unwrap()),
             draft: Arc::new(DraftModel::load(&GgufSource::new(draft)).unwrap()),
         }
@@ -180,7 +181,7 @@ fn run(t: &mut CpuTarget, way: &mut Way, request: &Request, watch: Watch) -> (Ve
 fn request(pair: &Pair, prompt: &Prompt, budget: u32) -> Request {
     let mut request = Request::greedy(prompt.ids.clone(), budget);
     if prompt.chat {
-        request.stops = Arc::from([pair.end]);
+        request.stops = pair.end.into_iter().collect();
     }
     request
 }
@@ -408,7 +409,8 @@ fn main() {
     let args: Vec<usize> = env::args().skip(1).map(|a| a.parse().unwrap()).collect();
     let arg = |at: usize, or: usize| args.get(at).copied().unwrap_or(or);
     let (each, budget, rounds, threads) = (arg(0, 15), arg(1, 200) as u32, arg(2, 4), arg(3, 2));
-    let pair = Pair::load();
+    let past_end = arg(4, 0) == 1;
+    let pair = Pair::load(past_end);
     let watch = match threads {
         0 => Watch::Processor,
         _ => Watch::Wall(Instant::now()),
@@ -417,7 +419,8 @@ fn main() {
     let all = prompts().unwrap();
     let corpus = blake3::hash(&std::fs::read(testkit::prompts::path()).unwrap());
     println!("prompts {}", corpus.to_hex());
-    println!("{each} prompts a kind, at most {budget} tokens, {rounds} rounds, {threads} threads");
+    let end = if past_end { "exactly" } else { "at most" };
+    println!("{each} prompts a kind, {end} {budget} tokens, {rounds} rounds, {threads} threads");
     let by_kind = || all.chunks(15).map(|list| &list[..each.min(15)]);
     for (name, list) in KINDS.iter().zip(by_kind()) {
         println!("{name}");
