@@ -10,10 +10,19 @@ const WORKERS: usize = 2;
 
 /// Applies `work` to every item; results in item order.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    map_by(WORKERS, items, work)
+}
+
+/// The same with so many threads.
+pub(crate) fn map_by<T: Sync, R: Send>(
+    workers: usize,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for _ in 0..WORKERS {
+        for _ in 0..workers {
             scope.spawn(|| {
                 while let Some((at, item)) = take(&next, items) {
                     let result = work(item);

@@ -19,7 +19,7 @@ pub(crate) struct TestBin {
     pub(crate) package: String,
     pub(crate) path: PathBuf,
     /// The package's folder: cargo starts tests there.
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl TestBin {

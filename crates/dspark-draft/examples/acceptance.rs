@@ -1,8 +1,9 @@
 //! Acceptance and speed of the shipped pair by kind of text:
-//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS [PAST_END]]]]]`.
+//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS [PAST_END [KIND]]]]]]`.
 //! With 0 threads one thread runs and its processor time is measured instead of the clock's, by the
 //! policies too: for a machine that others use. With PAST_END 1 texts go on behind the end of the answer to
-//! TOKENS tokens, as in the soak tests: what a policy costs while it learns is then a small part.
+//! TOKENS tokens, as in the soak tests: what a policy costs while it learns is then a small part. KIND is one
+//! of them by number, or all of them (4).
 //!
 //! Every text is made plainly and with each way of drafting in turn, in alternating order; a ratio is the
 //! time of plain decoding over that of the other run beside it, decoding alone, and the median of all is
@@ -421,8 +422,13 @@ fn main() {
     println!("prompts {}", corpus.to_hex());
     let end = if past_end { "exactly" } else { "at most" };
     println!("{each} prompts a kind, {end} {budget} tokens, {rounds} rounds, {threads} threads");
-    let by_kind = || all.chunks(15).map(|list| &list[..each.min(15)]);
-    for (name, list) in KINDS.iter().zip(by_kind()) {
+    let only = arg(5, KINDS.len());
+    let by_kind = || {
+        let lists = all.chunks(15).map(|list| &list[..each.min(15)]);
+        let named = KINDS.iter().zip(lists).enumerate();
+        named.filter_map(|(at, kind)| (only >= KINDS.len() || at == only).then_some(kind))
+    };
+    for (name, list) in by_kind() {
         println!("{name}");
         kind(&pair, &mut t, list, (budget, rounds), watch);
     }
@@ -436,7 +442,7 @@ fn main() {
         "the same with taps:                        {}",
         line(&tapped)
     );
-    for (name, list) in KINDS.iter().zip(by_kind()) {
+    for (name, list) in by_kind() {
         let (hits, draft) = hits(&pair, &mut t, list, budget, watch);
         println!(
             "{name}: a draft takes {:.3} ms; replay at widths 2..6:",

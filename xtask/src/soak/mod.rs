@@ -3,19 +3,26 @@
 //! A soak test is an ordinary test marked `#[ignore = "soak: REASON"]`. Each runs in a process of
 //! its own; lines it prints that start with `soak: ` are its results. With `--record` they go into a
 //! dated page under `benches/records/`, together with the machine and the commit.
+//!
+//! `--pack FOLDER` writes the test binaries and this tool into a folder instead, for a machine without a
+//! toolchain that has the checkout at the same path; there `FOLDER/xtask soak --packed FOLDER` runs them.
+
+mod pack;
+mod record;
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::ci::counts;
 use crate::failure::Failure;
+use crate::parallel;
 use crate::sh;
 use crate::testbins::{self, TestBin};
 use crate::workspace::Workspace;
 
-const USAGE: &str = "soak [FILTER] [--budget MINUTES] [--release] [--record] [--list]";
+const USAGE: &str = "soak [FILTER] [--budget MINUTES] [--jobs N] [--release] [--record] [--list] \
+                     [--pack FOLDER | --packed FOLDER]";
 const BUDGET_MINUTES: u64 = 60;
 const RESULT: &str = "soak: ";
 
@@ -27,6 +34,12 @@ struct Options {
     release: bool,
     record: bool,
     list: bool,
+    /// Tests at a time. A test that shares its work out among the processors wants to be alone.
+    jobs: usize,
+    /// Where to put the binaries instead of running them.
+    pack: Option<PathBuf>,
+    /// Where packed binaries are.
+    packed: Option<PathBuf>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -52,37 +65,59 @@ struct Outcome {
 pub(crate) fn run(args: &[String]) -> Result<bool, Failure> {
     let options = options(args)?;
     let workspace = Workspace::open()?;
-    let mut build = vec!["--workspace"];
-    if options.release {
-        build.push("--release");
-    }
-    let chosen = choose(&testbins::build(&workspace, &build)?, &options.filter)?;
+    let (bins, commit) = binaries(&workspace, &options)?;
+    let chosen = choose(&bins, &options.filter)?;
     if options.list {
         chosen
             .iter()
             .for_each(|(bin, test)| println!("{} {test}", bin.package));
         return Ok(true);
     }
+    if let Some(folder) = &options.pack {
+        pack::write(&workspace, folder, &chosen, &commit)?;
+        return Ok(true);
+    }
     let deadline = Instant::now() + options.budget;
-    let mut outcomes = Vec::new();
-    for (bin, test) in &chosen {
+    let outcomes = parallel::map_by(options.jobs, &chosen, |(bin, test)| {
         let outcome = perform(&workspace, bin, test, deadline)?;
         print!("{}", line(&outcome));
-        outcomes.push(outcome);
-    }
-    let failed = outcomes
-        .iter()
-        .filter(|o| matches!(o.end, End::Failed(_)))
-        .count();
-    let left = outcomes.iter().filter(|o| o.end == End::NotRun).count();
+        Ok(outcome)
+    });
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, Failure>>()?;
     if options.record {
-        record(&workspace, &options, &outcomes)?;
+        let path = record::write(&workspace, &options, &commit, &outcomes)?;
+        println!("recorded in {}", path.display());
     }
+    Ok(summary(&outcomes))
+}
+
+/// The test binaries, built or packed, and the commit they were built from.
+fn binaries(workspace: &Workspace, options: &Options) -> Result<(Vec<TestBin>, String), Failure> {
+    if let Some(folder) = &options.packed {
+        return pack::read(workspace, folder);
+    }
+    let mut build = vec!["--workspace"];
+    if options.release {
+        build.push("--release");
+    }
+    Ok((
+        testbins::build(workspace, &build)?,
+        record::commit(workspace),
+    ))
+}
+
+/// Prints how many ended how; whether none failed.
+fn summary(outcomes: &[Outcome]) -> bool {
+    let count = |is: fn(&End) -> bool| outcomes.iter().filter(|o| is(&o.end)).count();
+    let (failed, left) = (
+        count(|e| matches!(e, End::Failed(_))),
+        count(|e| *e == End::NotRun),
+    );
     println!(
         "{} passed, {failed} failed, {left} skipped",
         outcomes.len() - failed - left
     );
-    Ok(failed == 0)
+    failed == 0
 }
 
 fn options(args: &[String]) -> Result<Options, Failure> {
@@ -93,6 +128,9 @@ fn options(args: &[String]) -> Result<Options, Failure> {
         release: false,
         record: false,
         list: false,
+        jobs: 1,
+        pack: None,
+        packed: None,
     };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -100,16 +138,26 @@ fn options(args: &[String]) -> Result<Options, Failure> {
             "--release" => options.release = true,
             "--record" => options.record = true,
             "--list" => options.list = true,
-            "--budget" => {
-                let minutes = args.next().and_then(|m| m.parse().ok());
-                let minutes = minutes.ok_or_else(|| Failure::new("--budget wants minutes"))?;
-                options.budget = Duration::from_mins(minutes);
-            }
+            "--budget" => options.budget = Duration::from_mins(number(arg, args.next())?),
+            "--jobs" => options.jobs = number(arg, args.next())?.max(1) as usize,
+            "--pack" => options.pack = Some(folder(arg, args.next())?),
+            "--packed" => options.packed = Some(folder(arg, args.next())?),
             flag if flag.starts_with('-') => return Err(Failure::new(format!("usage: {USAGE}"))),
             filter => options.filter = filter.to_owned(),
         }
     }
     Ok(options)
+}
+
+fn number(option: &str, value: Option<&String>) -> Result<u64, Failure> {
+    let value = value.and_then(|v| v.parse().ok());
+    value.ok_or_else(|| Failure::new(format!("{option} wants a number")))
+}
+
+fn folder(option: &str, value: Option<&String>) -> Result<PathBuf, Failure> {
+    let value = value.filter(|v| !v.starts_with('-'));
+    let value = value.ok_or_else(|| Failure::new(format!("{option} wants a folder")))?;
+    Ok(PathBuf::from(value))
 }
 
 fn choose(bins: &[TestBin], filter: &str) -> Result<Vec<(TestBin, String)>, Failure> {
@@ -191,95 +239,9 @@ fn line(outcome: &Outcome) -> String {
     text
 }
 
-fn record(workspace: &Workspace, options: &Options, outcomes: &[Outcome]) -> Result<(), Failure> {
-    let git =
-        |args: &[&str]| sh::capture(Command::new("git").current_dir(&workspace.root).args(args));
-    let commit = git(&["rev-parse", "--short=10", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
-    let clean = git(&["status", "--porcelain"]).is_some_and(|s| s.is_empty());
-    let date = date(SystemTime::now());
-    let mut text = format!("# Soak run, {date}\n\n");
-    let dirty = if clean {
-        ""
-    } else {
-        ", with uncommitted changes"
-    };
-    let _ = writeln!(text, "- commit: {commit}{dirty}");
-    let _ = writeln!(text, "- machine: {}", machine());
-    let profile = if options.release { "release" } else { "dev" };
-    let minutes = options.budget.as_secs() / 60;
-    let _ = writeln!(text, "- profile: {profile}; budget: {minutes} minutes\n");
-    text += "```text\n";
-    outcomes.iter().for_each(|outcome| text += &line(outcome));
-    text += "```\n";
-    let path = workspace
-        .root
-        .join(format!("benches/records/{date}-soak-{commit}.md"));
-    let io = |e: std::io::Error| Failure::io(&path, &e);
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(io)?;
-    }
-    fs::write(&path, text).map_err(io)?;
-    println!("recorded in {}", path.display());
-    Ok(())
-}
-
-fn machine() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    format!(
-        "{}, {cores} threads",
-        model.map_or("unknown processor", |(_, name)| name)
-    )
-}
-
-/// `YYYY-MM-DD` in UTC.
-fn date(now: SystemTime) -> String {
-    let days = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400;
-    let leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let (mut year, mut day) = (1970, days);
-    while day >= 365 + u64::from(leap(year)) {
-        day -= 365 + u64::from(leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    format!("{year}-{month:02}-{:02}", day + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        for (days, want) in [
-            (0, "1970-01-01"),
-            (58, "1970-02-28"),
-            (59, "1970-03-01"),
-            (11_016, "2000-02-29"),
-            (19_782, "2024-02-29"),
-            (19_783, "2024-03-01"),
-            (20_088, "2024-12-31"),
-            (20_089, "2025-01-01"),
-        ] {
-            assert_eq!(
-                date(UNIX_EPOCH + Duration::from_secs(days * 86_400 + 86_399)),
-                want
-            );
-        }
-    }
 
     #[test]
     fn options_are_read() {
@@ -291,6 +253,10 @@ mod tests {
         );
         assert!(got.record && !got.list && !got.release);
         assert!(read("--budget soon").is_err());
+        let got = read("--jobs 3 --packed /tmp/p");
+        let got = got.expect("valid");
+        assert_eq!((got.jobs, got.packed), (3, Some("/tmp/p".into())));
+        assert!(read("--pack --list").is_err());
         assert!(read("--rebuild").is_err());
     }
 
