@@ -139,6 +139,8 @@ pub struct Stats {
     pub proposed: u64,
     /// Proposals cut because they did not fit: too deep, or tokens outside the vocabulary.
     pub misfits: u64,
+    /// Times the drafter's last proposals were so seldom right that it seems not to fit the target.
+    pub alarms: u64,
     /// Faults of the drafter.
     pub drafter_faults: u64,
     /// Faults of the target's passes.
@@ -264,7 +266,7 @@ impl Stats {
         }
     }
 
-    fn scalars(&self) -> [(&'static str, u64); 16] {
+    fn scalars(&self) -> [(&'static str, u64); 17] {
         [
             ("passes", self.passes),
             ("turns", self.turns),
@@ -279,13 +281,14 @@ impl Stats {
             ("asked", self.asked),
             ("proposed", self.proposed),
             ("misfits", self.misfits),
+            ("alarms", self.alarms),
             ("drafter_faults", self.drafter_faults),
             ("pass_faults", self.pass_faults),
             ("row_faults", self.row_faults),
         ]
     }
 
-    fn scalars_mut(&mut self) -> [&mut u64; 16] {
+    fn scalars_mut(&mut self) -> [&mut u64; 17] {
         [
             &mut self.passes,
             &mut self.turns,
@@ -300,6 +303,7 @@ impl Stats {
             &mut self.asked,
             &mut self.proposed,
             &mut self.misfits,
+            &mut self.alarms,
             &mut self.drafter_faults,
             &mut self.pass_faults,
             &mut self.row_faults,

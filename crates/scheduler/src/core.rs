@@ -22,6 +22,8 @@ pub(crate) struct Core {
     drafter: Option<Box<dyn Drafter + Send>>,
     /// Why the drafter, or a part of it, is not used any more.
     drafter_lost: Option<String>,
+    /// Alarms told.
+    alarms: u64,
     budget: Budget,
     speculator: Speculator,
     /// In the order of the loop's sequences.
@@ -60,6 +62,7 @@ impl Core {
             target,
             drafter,
             drafter_lost: None,
+            alarms: 0,
             budget,
             active: Vec::new(),
             ended: Vec::new(),
@@ -82,6 +85,10 @@ impl Core {
 
     pub(crate) fn drafter_lost(&self) -> Option<&String> {
         self.drafter_lost.as_ref()
+    }
+
+    pub(crate) fn drafter_alarm(&self) -> Option<String> {
+        self.speculator.alarm()
     }
 
     pub(crate) const fn speculation(&self) -> &dspark_draft::stats::Stats {
@@ -177,8 +184,15 @@ impl Core {
             .extend(seqs.into_iter().zip(shares(&needs, self.budget)));
     }
 
-    /// A drafter that failed is let go of; of one that lost a part the rest goes on.
+    /// A drafter that failed is let go of; of one that lost a part the rest goes on. One that seems not to
+    /// fit is used on: it costs time, nothing else.
     fn look_after_drafter(&mut self) {
+        let alarms = self.speculator.stats().alarms;
+        if alarms > self.alarms {
+            self.alarms = alarms;
+            let why = self.speculator.alarm();
+            tracing::warn!(why, "the drafter is hardly ever right");
+        }
         let lost = self.speculator.drafter_lost();
         let gone = lost.is_some();
         let partly = self.drafter.as_ref().and_then(|d| d.lost());

@@ -40,6 +40,8 @@ pub struct Stats {
     pub busy: Duration,
     /// Why drafting is off, if a drafter was given and failed, or what part of it failed.
     pub drafter_lost: Option<String>,
+    /// Why the drafter seems not to fit the target, while its proposals are hardly ever right.
+    pub drafter_alarm: Option<String>,
     /// Everything the speculative loop counted.
     pub speculation: dspark_draft::stats::Stats,
     /// Whether the engine has stopped.

@@ -19,6 +19,7 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
         "depth": draft.depth,
         "pairing": draft.pairing.map(|p| p.to_string()),
         "reason": stats.drafter_lost,
+        "alarm": stats.drafter_alarm,
     })
 }
 
@@ -57,6 +58,13 @@ mod tests {
         assert_eq!(
             (&on["on"], &on["policy"]),
             (&json!(true), &json!("fixed:3"))
+        );
+        assert_eq!(on["alarm"], json!(null));
+        stats.drafter_alarm = Some("1.05 tokens a draft".to_owned());
+        let alarmed = props(Some(&draft), &stats);
+        assert_eq!(
+            (&alarmed["on"], &alarmed["alarm"]),
+            (&json!(true), &json!("1.05 tokens a draft"))
         );
         stats.drafter_lost = Some("killed".to_owned());
         let lost = props(Some(&draft), &stats);

@@ -48,6 +48,7 @@
 //!
 //! Must not know: queues, text, processes, what a drafter is made of.
 
+mod alarm;
 mod clock;
 mod draft;
 mod generate;
@@ -64,6 +65,7 @@ use std::sync::Arc;
 
 use crate::stats::Stats;
 use crate::width::{Measured, Outcome, Policy, Width};
+use alarm::Alarm;
 use draft::Draft;
 
 pub use clock::{Clock, Monotonic};
@@ -213,6 +215,7 @@ pub struct Speculator {
     stats: Stats,
     /// Why the drafter is not used any more.
     drafter_lost: Option<String>,
+    alarm: Alarm,
     drafts: Vec<Draft>,
     tokens: Vec<TokenId>,
     spans: Vec<Span>,
@@ -250,6 +253,7 @@ impl Speculator {
             sequences: Vec::new(),
             stats: Stats::default(),
             drafter_lost: None,
+            alarm: Alarm::default(),
             drafts: Vec::new(),
             tokens: Vec::new(),
             spans: Vec::new(),
@@ -322,6 +326,12 @@ impl Speculator {
     #[must_use]
     pub fn drafter_lost(&self) -> Option<&str> {
         self.drafter_lost.as_deref()
+    }
+
+    /// Why the drafter seems not to fit the target, while its last proposals were hardly ever right.
+    #[must_use]
+    pub fn alarm(&self) -> Option<String> {
+        self.alarm.reason()
     }
 
     /// Uses the drafter again: it was replaced.
@@ -401,6 +411,9 @@ impl Speculator {
             self.width.observe_outcome(&outcome);
             self.stats
                 .observe_outcome(&outcome.logits, outcome.matched, outcome.known);
+            if !outcome.logits.is_empty() {
+                self.stats.alarms += u64::from(self.alarm.observe(outcome.matched));
+            }
         }
     }
 

@@ -28,6 +28,10 @@ impl Bench {
             request(prompt(4, 1), 22, plan),
             request(prompt(100, 2), 15, plan),
         ];
+        Self::of(config, script, requests)
+    }
+
+    fn of(config: Config, script: Script, requests: Vec<Request>) -> Self {
         let mut bench = Self {
             target: Toy::new(),
             speculator: Speculator::new(Toy::new().info(), config),
@@ -100,6 +104,28 @@ fn a_drafter_that_dies_at_any_call_costs_speed_only() {
             }
         }
     }
+}
+
+/// Whatever is verified: the text says how often it would have been right.
+#[test]
+fn a_drafter_that_is_hardly_ever_right_raises_an_alarm_and_is_used_on() {
+    let run = |script, confidence, width| {
+        let requests = vec![request(prompt(4, 1), 260, &plans()[0])];
+        let mut bench = Bench::of(fixed(width), script, requests);
+        bench.drafter.confidence = confidence;
+        let done = bench.drain();
+        bench.assert_plain(&done, "alarm");
+        (bench.speculator.stats().alarms, bench.speculator.alarm())
+    };
+    let (raised, why) = run(Script::Wrong, Some(1.0), 2);
+    assert_eq!(raised, 1);
+    assert!(
+        why.unwrap()
+            .starts_with("1.00 tokens a draft over the last 200")
+    );
+    assert_eq!(run(Script::Often(0.4), Some(1.0), 2), (0, None));
+    // Without confidences it may be a copy of the text: that knows nothing of the target.
+    assert_eq!(run(Script::Wrong, None, 2), (0, None));
 }
 
 #[test]

@@ -140,6 +140,11 @@ fn stats(engine: &Engine) -> String {
         (Some(draft), None) => format!("drafter: {draft}"),
         (None, None) => "drafter: none was asked for".to_owned(),
     }];
+    lines.extend(
+        counted
+            .drafter_alarm
+            .map(|why| format!("drafter alarm: {why}")),
+    );
     let numbers = counted.speculation.numbers();
     lines.extend(
         numbers
