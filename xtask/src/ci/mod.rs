@@ -6,6 +6,7 @@
 //! one failure.
 
 pub(crate) mod counts;
+mod features;
 mod report;
 mod stages;
 

@@ -2,16 +2,13 @@
 //!
 //! A stage that cannot run here says why; it is then counted and listed as skipped.
 
-use std::path::Path;
 use std::process::Command;
 
 use super::counts::Counts;
+use super::features::{features, ggml, host_exec, some_crate_has, strings, with_features};
 use crate::failure::Failure;
 use crate::sh;
 use crate::workspace::Workspace;
-
-/// The feature of `ggml-sys` that compiles ggml; crates above it call theirs `ggml`.
-const GGML_BUILD: &str = "build";
 
 /// What a stage does.
 pub(crate) enum Work {
@@ -82,75 +79,49 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "tests",
-        what: "unit and integration tests of every crate",
+        what: "unit and integration tests of every crate, with the features that can be built here",
         available: always,
-        work: Work::Commands(|_| vec![tests(&["--workspace"])]),
+        work: Work::Commands(|w| vec![tests(&with_features(w, &["--workspace"]))]),
+    },
+    Stage {
+        name: "host-exec",
+        what: "in `tests`: the kernel sources on the host executor equal the Rust bits",
+        available: host_exec,
+        work: Work::Check(|_| part_of_tests()),
+    },
+    Stage {
+        name: "ggml",
+        what: "in `tests`: other GGUF types and the ggml oracle",
+        available: ggml,
+        work: Work::Check(|_| part_of_tests()),
+    },
+    Stage {
+        name: "no-features",
+        what: "what is said where a feature is missing",
+        available: always,
+        work: Work::Commands(|_| vec![tests(&strings(&["--package", "gguf", "--lib"]))]),
     },
     Stage {
         name: "doctests",
         what: "examples in the documentation run",
         available: always,
-        work: Work::Commands(|_| {
-            vec![cargo(&[
-                "test",
-                "--color=never",
-                "--workspace",
-                "--doc",
-                "--no-fail-fast",
-            ])]
+        work: Work::Commands(|w| {
+            let mut run = cargo(&["test", "--color=never", "--doc", "--no-fail-fast"]);
+            run.args(with_features(w, &["--workspace"]));
+            vec![run]
         }),
     },
     Stage {
         name: "claims",
         what: "figures in documents are those of their reports; the rules of reports hold",
         available: always,
-        work: Work::Commands(|_| {
-            let tool = |args: &[&str]| {
-                let mut run = cargo(&[
-                    "run",
-                    "--quiet",
-                    "--color=never",
-                    "--package",
-                    "qualify",
-                    "--",
-                ]);
-                run.args(args);
-                run
-            };
-            vec![tool(&["render", "--check"]), tool(&["selftest"])]
-        }),
-    },
-    Stage {
-        name: "host-exec",
-        what: "the kernel sources on the host executor equal the Rust bits",
-        available: |w| {
-            some_crate_has(w, &["host-exec"])?;
-            if sh::has("c++") {
-                Ok(())
-            } else {
-                Err("no C++ compiler (c++)".to_owned())
-            }
-        },
-        work: Work::Commands(|w| vec![feature_tests(w, &["host-exec"])]),
+        work: Work::Commands(claims),
     },
     Stage {
         name: "kernels",
         what: "every kernel source compiles for every GPU, with the figures on file",
         available: crate::kernels::available,
         work: Work::Check(kernels),
-    },
-    Stage {
-        name: "ggml",
-        what: "other GGUF types and the ggml oracle",
-        available: |w| {
-            some_crate_has(w, &["ggml", GGML_BUILD])?;
-            if libclang() {
-                Ok(())
-            } else {
-                Err("no libclang for bindgen".to_owned())
-            }
-        },
-        work: Work::Commands(|w| vec![feature_tests(w, &["ggml", GGML_BUILD])]),
     },
     Stage {
         name: "docs",
@@ -203,46 +174,28 @@ fn checked(outcome: Result<(Vec<String>, String), Failure>) -> Report {
     }
 }
 
-fn some_crate_has(workspace: &Workspace, any: &[&str]) -> Result<(), String> {
-    if any.iter().any(|f| !workspace.with_feature(f).is_empty()) {
-        return Ok(());
+/// The row of a feature whose tests ran in the stage `tests`.
+fn part_of_tests() -> Report {
+    Report {
+        ok: true,
+        note: "built and run in `tests`".to_owned(),
+        ..Report::default()
     }
-    Err(format!("no crate has the feature {} yet", any.join(" or ")))
 }
 
-/// `a/x,b/x`: the features of the crates that have them.
-fn features(workspace: &Workspace, names: &[&str]) -> String {
-    let of = |name| {
-        workspace
-            .with_feature(name)
-            .into_iter()
-            .map(move |c| format!("{c}/{name}"))
+/// The tool is the binary that the tests have built; building it alone would choose other features.
+fn claims(workspace: &Workspace) -> Vec<Command> {
+    let mut build = cargo(&["build", "--quiet", "--color=never", "--bins"]);
+    build.args(with_features(workspace, &["--workspace"]));
+    let tool = |args: &[&str]| {
+        let mut run = Command::new(workspace.target("debug/qualify"));
+        run.args(args);
+        run
     };
-    names
-        .iter()
-        .copied()
-        .flat_map(of)
-        .collect::<Vec<_>>()
-        .join(",")
+    vec![build, tool(&["render", "--check"]), tool(&["selftest"])]
 }
 
-/// Tests of the crates that have one of the features, with these features.
-fn feature_tests(workspace: &Workspace, names: &[&str]) -> Command {
-    let list = features(workspace, names);
-    let mut args = vec!["--features", list.as_str()];
-    let mut packages: Vec<&str> = names
-        .iter()
-        .flat_map(|f| workspace.with_feature(f))
-        .collect();
-    packages.sort_unstable();
-    packages.dedup();
-    packages
-        .iter()
-        .for_each(|name| args.extend(["--package", name]));
-    tests(&args)
-}
-
-fn tests(args: &[&str]) -> Command {
+fn tests(args: &[String]) -> Command {
     if sh::has("cargo-nextest") {
         let mut run = cargo(&["nextest", "run", "--profile", "ci", "--color=never"]);
         run.arg("--no-tests=pass").args(args);
@@ -278,65 +231,9 @@ fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Whether bindgen will find a libclang where it looks by itself on Debian and Ubuntu.
-fn libclang() -> bool {
-    let in_folder = |folder: &Path| {
-        let names = crate::workspace::entries(folder).unwrap_or_default();
-        names
-            .iter()
-            .any(|n| n.starts_with("libclang") && n.contains(".so") && !n.contains("cpp"))
-    };
-    let llvm = crate::workspace::entries(Path::new("/usr/lib")).unwrap_or_default();
-    let versions = llvm.iter().filter(|n| n.starts_with("llvm-"));
-    versions
-        .map(|n| Path::new("/usr/lib").join(n).join("lib"))
-        .any(|f| in_folder(&f))
-        || in_folder(Path::new("/usr/lib/x86_64-linux-gnu"))
-        || in_folder(Path::new("/usr/lib/aarch64-linux-gnu"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest;
-    use crate::workspace::Member;
-
-    fn workspace() -> Workspace {
-        let member = |name: &str, features: &str| Member {
-            folder: format!("crates/{name}"),
-            manifest: manifest::parse(&format!(
-                "[package]\nname = \"{name}\"\n[features]\n{features}\n"
-            )),
-        };
-        let crates = vec![
-            member("a", "mutants = []\nggml = []"),
-            member("b", "mutants = []"),
-        ];
-        Workspace {
-            root: "/nowhere".into(),
-            crates,
-        }
-    }
-
-    #[test]
-    fn features_name_only_crates_that_have_them() {
-        let w = workspace();
-        assert_eq!(
-            features(&w, &["mutants", "ggml"]),
-            "a/mutants,b/mutants,a/ggml"
-        );
-        assert!(some_crate_has(&w, &["ggml"]).is_ok());
-        let reason = some_crate_has(&w, &["host-exec"]).unwrap_err();
-        assert!(reason.contains("host-exec"), "{reason}");
-    }
-
-    #[test]
-    fn feature_tests_select_their_packages() {
-        let command = feature_tests(&workspace(), &["ggml"]);
-        let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
-        let tail = &args[args.len() - 4..];
-        assert_eq!(tail, ["--features", "a/ggml", "--package", "a"]);
-    }
 
     #[test]
     fn names_are_unique() {
