@@ -6,6 +6,7 @@
 //!   before any driver sees them; the same for every runtime.
 //! * [`cases`]: inputs, references and the comparison, run on whatever executes launches.
 //! * [`cpu`]: the Rust implementations.
+//! * [`run`]: launches on the devices of any runtime.
 //! * `host` (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
 //! * `cuda` (feature `cuda`): the same on an NVIDIA GPU, for qualification and measurements.
 //!
@@ -22,5 +23,6 @@ mod error;
 pub mod host;
 pub mod image;
 pub mod launch;
+pub mod run;
 
 pub use error::KernelError;

@@ -176,8 +176,7 @@ impl Cuda {
     /// # Errors
     /// Those of [`Call::check`], `Runtime`.
     pub fn submit(&mut self, call: &Call, buffers: &[Buffer]) -> Result<(), KernelError> {
-        let lengths: Vec<u64> = buffers.iter().map(|b| b.len as u64).collect();
-        call.check(&lengths)?;
+        call.check(buffers.iter().map(|b| b.len as u64))?;
         let f = self.function(call)?;
         ffi::launch(&self.stream, &f, call, buffers).map_err(|e| failed(call.kernel, &e))
     }

@@ -106,6 +106,14 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "kernels/src/host",
         "calls into kernels compiled as host C++",
     ),
+    (
+        "kernels/src/run/kernels.rs",
+        "signatures of this crate's kernels",
+    ),
+    (
+        "kernels/src/run/module.rs",
+        "calls into kernels compiled as host C++",
+    ),
 ];
 
 /// Where the environment may be read.
