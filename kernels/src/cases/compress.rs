@@ -1,13 +1,65 @@
-//! Cases of `compress.cu`: spans over ring and pass, with and without a window before.
+//! Cases of `compress.cu`: spans of two sequences over rings and pass, with and without a window before.
 
 use super::rows::{Angles, pack};
 use super::{Depth, Noise, Outcome, Runner, compare_bytes, f32_bytes};
 use crate::KernelError;
 use crate::cpu::{Entry, Turn, hadamard, index_row_bytes, pack_index_row, pool_row, rms_norm};
-use crate::launch::compress::{self, Kind, Span};
+use crate::launch::compress::{self, Kind, Pass, Spot};
 use crate::launch::rows::Row;
 
 const EPS: f32 = 1e-6;
+
+/// One span of the pass, and one of another sequence before it.
+#[derive(Clone, Copy)]
+struct Span {
+    row: Row,
+    ratio: usize,
+    overlap: usize,
+    ring: usize,
+    pos: usize,
+    len: usize,
+}
+
+/// Tokens of the other span, positions before its own, and the sequences' indexes.
+const OTHER: usize = 3;
+const SEQUENCES: usize = 3;
+const MINE: usize = 2;
+
+impl Span {
+    fn wide(&self) -> usize {
+        self.overlap * self.row.dim
+    }
+
+    fn rows(&self) -> std::ops::Range<usize> {
+        self.pos / self.ratio..(self.pos + self.len) / self.ratio
+    }
+
+    fn pass(&self) -> Pass {
+        Pass {
+            row: self.row,
+            ratio: self.ratio,
+            overlap: self.overlap,
+            ring: self.ring,
+            tokens: OTHER + self.len,
+            sequences: SEQUENCES,
+            eps: EPS,
+        }
+    }
+
+    /// The other span stands at positions 4, 5, 6 of sequence 0 and ends no window.
+    fn spots(&self) -> Vec<Spot> {
+        let spot = |pos, first: usize, len, sequence| Spot {
+            pos: pos as u32,
+            first: first as u32,
+            end: (first + len) as u32,
+            sequence,
+        };
+        let other = (4..4 + OTHER).map(|pos| spot(pos, 4, OTHER, 0));
+        let (first, len) = (self.pos, self.len);
+        let mine = (first..first + len).map(|pos| spot(pos, first, len, MINE as u32));
+        other.chain(mine).collect()
+    }
+}
 
 /// Both ratios; windows that end in the pass's first token, in its last, and that wrap the ring.
 ///
@@ -21,7 +73,6 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         ring,
         pos,
         len,
-        eps: EPS,
     };
     let mut spans = vec![
         span(128, 4, 2, 16, 3, 1),
@@ -114,7 +165,7 @@ impl Case {
             .collect();
         let (mut pool, mut row) = (vec![0f32; dim], vec![0f32; dim]);
         pool_row(&entries, &mut pool);
-        rms_norm(&pool, &self.norm, s.eps, &mut row);
+        rms_norm(&pool, &self.norm, EPS, &mut row);
         row
     }
 }
@@ -124,18 +175,22 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
     let case = Case::new(s, &mut noise);
     let biased = case.biased(s);
     let range = s.rows();
-    let angles = Angles::new(&mut noise, range.len(), s.row.n_rot);
+    let angles = Angles::new(&mut noise, OTHER + s.len, s.row.n_rot);
     let size = match kind {
         Kind::Kv => s.row.stored(true),
         Kind::Index => index_row_bytes(s.row.dim),
         Kind::F32 => s.row.stored(false),
     };
     let stored = range.end + 1;
-    let mut want = vec![0x5au8; stored * size];
+    let mut want = vec![0x5au8; SEQUENCES * stored * size];
     for w in range.clone() {
         let mut row = case.row(s, &biased, w);
-        angles.turn(w - range.start, &mut row, Turn::Forward);
-        let out = &mut want[w * size..][..size];
+        angles.turn(
+            OTHER + (w + 1) * s.ratio - 1 - s.pos,
+            &mut row,
+            Turn::Forward,
+        );
+        let out = &mut want[(MINE * stored + w) * size..][..size];
         match kind {
             Kind::Kv => pack(&mut row, s.row.n_rot, out),
             Kind::Index => {
@@ -145,12 +200,19 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
             Kind::F32 => out.copy_from_slice(&f32_bytes(&row)),
         }
     }
+    // The other span's rows stand first; the rings of the other sequences stay as they are.
+    let other = vec![0.5f32; OTHER * s.wide()];
+    let idle = vec![f32::NAN; MINE * s.ring * s.wide()];
     let mut load = |v: &[f32]| runner.load(&f32_bytes(v), 0);
-    let (keys, gates, ape) = (load(&case.keys)?, load(&case.gates)?, load(&case.ape)?);
-    let ring = [load(&case.ring_keys)?, load(&case.ring_gates)?];
-    let (norm, pairs) = (load(&case.norm)?, load(&angles.pairs)?);
-    let store = runner.load(&vec![0x5au8; stored * size], 0)?;
-    let call = compress::rows(s, kind, stored)?;
+    let mut pass = |v: &[f32]| load(&[&other, v].concat());
+    let (keys, gates) = (pass(&case.keys)?, pass(&case.gates)?);
+    let mut rings = |v: &[f32]| load(&[&idle, v].concat());
+    let ring = [rings(&case.ring_keys)?, rings(&case.ring_gates)?];
+    let (ape, norm, pairs) = (load(&case.ape)?, load(&case.norm)?, load(&angles.pairs)?);
+    let spots: Vec<u8> = s.spots().iter().flat_map(Spot::bytes).collect();
+    let spots = runner.load(&spots, 0)?;
+    let store = runner.load(&vec![0x5au8; want.len()], 0)?;
+    let call = compress::rows(&s.pass(), kind, stored)?;
     let name = format!(
         "{} {} of {} from {}",
         call.kernel,
@@ -160,10 +222,15 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
     );
     runner.launch(
         &call,
-        &[keys, gates, ring[0], ring[1], ape, norm, pairs, store],
+        &[
+            keys, gates, ring[0], ring[1], ape, norm, pairs, spots, store,
+        ],
     )?;
     let mut outcomes = vec![compare_bytes(&name, &want, &runner.read(store)?)];
-    runner.launch(&compress::keep(s)?, &[keys, gates, ape, ring[0], ring[1]])?;
+    runner.launch(
+        &compress::keep(&s.pass())?,
+        &[keys, gates, ape, spots, ring[0], ring[1]],
+    )?;
     let kept = [
         (&case.keys, case.ring_keys.clone()),
         (&biased, case.ring_gates.clone()),
@@ -175,9 +242,23 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
             want[slot..slot + wide].copy_from_slice(&pass[(x - s.pos) * wide..][..wide]);
         }
         let got = runner.read(ring)?;
+        let mut rings = f32_bytes(&[&idle, &want[..]].concat());
+        for (i, slot) in (4..4 + OTHER).enumerate() {
+            // Positions 4 .. 6 of sequence 0; gates with the table.
+            let gates = std::ptr::eq(pass, &raw const biased);
+            for d in 0..wide {
+                let ape = case.ape[slot % s.ratio * wide + d];
+                let v = if gates {
+                    other[i * wide + d] + ape
+                } else {
+                    other[i * wide + d]
+                };
+                rings[(slot * wide + d) * 4..][..4].copy_from_slice(&v.to_le_bytes());
+            }
+        }
         outcomes.push(compare_bytes(
             format!("compress_keep after {name}"),
-            &f32_bytes(&want),
+            &rings,
             &got,
         ));
     }

@@ -8,7 +8,7 @@
 use ds4_kernels::cases::{self, Runner};
 use ds4_kernels::cpu::{index_row_bytes, kv_row_bytes};
 use ds4_kernels::cuda::{Buffer, Cuda};
-use ds4_kernels::launch::compress::{Kind, Span};
+use ds4_kernels::launch::compress::{Kind, Pass, Spot};
 use ds4_kernels::launch::head::{PARTS, PLAN_BYTES, Plan};
 use ds4_kernels::launch::index::{COMPRESSED, Lists, Place, Scores};
 use ds4_kernels::launch::rows::Row;
@@ -195,15 +195,26 @@ fn small() -> Result<Vec<Item>> {
                 n_rot: ROT,
             },
         );
-        let span = |row, ratio, overlap, ring| Span {
+        let span = |row, ratio, overlap, ring| Pass {
             row,
             ratio,
             overlap,
             ring,
-            pos: 4095,
-            len: n,
+            tokens: n,
+            sequences: 1,
             eps: 1e-6,
         };
+        let spots: Vec<u8> = (4095..4095 + n as u32)
+            .flat_map(|pos| {
+                Spot {
+                    pos,
+                    first: 4095,
+                    end: 4095 + n as u32,
+                    sequence: 0,
+                }
+                .bytes()
+            })
+            .collect();
         let mut push = |name: &str, call| items.push(Item::new(format!("{name}, {n} rows"), call));
         push("hc_pre", hc::pre(&site, false)?);
         push("hc_head", hc::head(&site, true)?);
@@ -212,19 +223,24 @@ fn small() -> Result<Vec<Item>> {
         push("rms_norm 1024", norm::rms(n, 1024, true, 1e-6)?);
         push("query_heads", rows::queries(&key, n, HEADS, Some(1e-6))?);
         push("index_queries", rows::index_queries(&head, n, HEADS)?);
-        push(
-            "compress_kv ratio 4",
-            compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
-        );
-        push(
-            "compress_index ratio 4",
-            compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
-        );
-        push(
-            "compress_kv ratio 128",
-            compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
-        );
-        push("compress_keep", compress::keep(&span(key, 4, 2, 16))?);
+        for (name, call) in [
+            (
+                "compress_kv ratio 4",
+                compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
+            ),
+            (
+                "compress_index ratio 4",
+                compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
+            ),
+            (
+                "compress_kv ratio 128",
+                compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
+            ),
+        ] {
+            items.push(Item::new(format!("{name}, {n} rows"), call).give(7, spots.clone()));
+        }
+        let call = compress::keep(&span(key, 4, 2, 16))?;
+        items.push(Item::new(format!("compress_keep, {n} rows"), call).give(3, spots));
         items.extend(stored_and_routed(n, &key)?);
     }
     Ok(items)
@@ -281,6 +297,7 @@ fn attention() -> Result<Vec<Item>> {
         items.push(
             Item::new(name("index_scores"), index::packed(&s)?)
                 .give(4, visible)
+                .give(5, cases::u32_bytes(&vec![0; n]))
                 .moving(seen * index_row_bytes(index::DIM)),
         );
         let places: Vec<u8> = (0..n)
