@@ -173,7 +173,7 @@ pub fn kernels() -> Vec<String> {
     names
 }
 
-pub(crate) use ffi::{Value, launch as launch_raw};
+pub(crate) use ffi::{Value, launch as launch_raw, sizes};
 
 /// The C interface of `kernels/host/exec.h`.
 mod ffi {
@@ -200,6 +200,16 @@ mod ffi {
     unsafe extern "C" {
         fn fs_host_launch(launch: *const Launch, message: *mut c_char, room: usize) -> c_int;
         fn fs_host_kernel_name(index: u32) -> *const c_char;
+        fn fs_host_kernel_sizes(kernel: *const c_char, sizes: *mut u32) -> c_int;
+    }
+
+    /// Sizes of a kernel's arguments.
+    pub(crate) fn sizes(kernel: &str) -> Option<Vec<u32>> {
+        let name = CString::new(kernel).ok()?;
+        let mut sizes = [0u32; crate::launch::MAX_ARGS];
+        // SAFETY: a zero-terminated name and room for the most arguments a kernel takes (16).
+        let found = unsafe { fs_host_kernel_sizes(name.as_ptr(), sizes.as_mut_ptr()) };
+        Some(sizes[..usize::try_from(found).ok()?].to_vec())
     }
 
     /// Runs a launch on the calling thread.

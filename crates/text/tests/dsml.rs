@@ -164,7 +164,10 @@ fn parts_of_a_spelled_marker_do_not_join_over_what_is_left_out() {
             let apart = f.read(&format!("a <{between} b"), setting);
             assert_eq!(apart.answer.content, "a < b", "{between:?}");
         }
-        assert_eq!(f.read("one</think>\ntwo", setting).answer.content, "one\ntwo");
+        assert_eq!(
+            f.read("one</think>\ntwo", setting).answer.content,
+            "one\ntwo"
+        );
     }
 }
 

@@ -28,6 +28,10 @@ impl HostModule for Module {
             .is_ok()
     }
 
+    fn argument_sizes(&self, kernel: &str) -> Option<Vec<u32>> {
+        host::sizes(kernel)
+    }
+
     unsafe fn launch(
         &self,
         kernel: &str,

@@ -1,0 +1,41 @@
+//! The engine's kernels through the real HIP module: compiled by name, launched on both devices in turn, in
+//! a hostile order, with the matrix fragments of gfx11, and equal to the Rust definitions.
+#![cfg(feature = "host-exec")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use device::hip::{self, Hip};
+use ds4_kernels::cases::{self, Depth, List};
+use ds4_kernels::run::{Kernels, Runner};
+
+fn settings() -> hip::Settings {
+    let tests = std::env::current_exe().unwrap();
+    let file = tests.parent().unwrap().join("libfake_hip.so");
+    hip::Settings {
+        hip: Some(file.clone()),
+        hiprtc: Some(file),
+    }
+}
+
+#[test]
+fn case_lists_are_equal_on_both_devices() {
+    let runtime = hip::runtime(&settings()).unwrap();
+    let lists: [(&str, List<Runner<Hip>>); 5] = [
+        ("a8", cases::a8::run),
+        ("fp4f", cases::fp4f::run),
+        ("norm", cases::norm::run),
+        ("rows", cases::rows::run),
+        ("route", cases::route::run),
+    ];
+    let mut runners = [0, 1].map(|ordinal| {
+        let device = runtime.open(ordinal).unwrap();
+        Runner::new(Kernels::new(&device, None)).unwrap()
+    });
+    for (at, (name, list)) in lists.iter().enumerate() {
+        let outcomes = list(&mut runners[at % 2], Depth::Quick).unwrap();
+        let wrong: Vec<_> = outcomes.iter().filter(|o| !o.equal()).collect();
+        assert!(
+            !outcomes.is_empty() && wrong.is_empty(),
+            "{name}: {wrong:#?}"
+        );
+    }
+}
