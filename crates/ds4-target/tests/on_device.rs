@@ -20,7 +20,8 @@ fn model() -> Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     let load = || {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny.gguf");
-        let source = GgufSource::new(gguf::Gguf::open(&path, &gguf::OpenOptions::default()).unwrap());
+        let source =
+            GgufSource::new(gguf::Gguf::open(&path, &gguf::OpenOptions::default()).unwrap());
         Arc::new(Model::load(&source).unwrap())
     };
     Arc::clone(MODEL.get_or_init(load))
@@ -89,11 +90,20 @@ impl<R: Driver> Both<R> {
         let got = self.device.wait(ticket, None).unwrap();
         assert_eq!(got.span_rows, want.span_rows, "{what}");
         assert_eq!(got.ids, want.ids, "{what}");
-        for (row, (g, w)) in got.logits.chunks(4096).zip(want.logits.chunks(4096)).enumerate() {
+        for (row, (g, w)) in got
+            .logits
+            .chunks(4096)
+            .zip(want.logits.chunks(4096))
+            .enumerate()
+        {
             assert_eq!(bits(g), bits(w), "{what}: logits of row {row}");
         }
         assert_eq!(got.logits.len(), want.logits.len(), "{what}");
-        assert_eq!(bits(&got.features), bits(&want.features), "{what}: features");
+        assert_eq!(
+            bits(&got.features),
+            bits(&want.features),
+            "{what}: features"
+        );
         for s in spans {
             let pos = s.pos + accept.unwrap_or(s.range.len()) as u32;
             self.cpu.commit(s.seq, pos);
