@@ -3,8 +3,8 @@
 use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32};
 use crate::KernelError;
 use crate::cpu::{
-    HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap, rms_factor, rms_norm,
-    scale_in_place,
+    HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap, rms_factor,
+    rms_norm, scale_in_place,
 };
 use crate::launch::hc::{self, SITE, STREAMS, Site};
 
