@@ -8,7 +8,6 @@
 //! * [`cpu`]: the Rust implementations.
 //! * [`run`]: launches on the devices of any runtime.
 //! * `host` (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
-//! * `cuda` (feature `cuda`): the same on an NVIDIA GPU, for qualification and measurements.
 //!
 //! `cargo xtask kernels` compiles the same sources ahead of time and watches their resources.
 //!
@@ -16,8 +15,6 @@
 
 pub mod cases;
 pub mod cpu;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod error;
 #[cfg(feature = "host-exec")]
 pub mod host;

@@ -39,3 +39,17 @@ fn case_lists_are_equal_on_both_devices() {
         );
     }
 }
+
+/// What a user runs: every family on `hip:1`, and the device layer's suite.
+#[test]
+fn the_selftest_finds_the_second_device_sound() {
+    use fourspark::selftest::{Libraries, selftest};
+    let libraries = Libraries {
+        hip: settings(),
+        ..Libraries::default()
+    };
+    let report = selftest("hip:1", true, &libraries).unwrap();
+    assert!(report.is_sound(), "{report:#?}");
+    assert_eq!(report.device.device, "hip:1");
+    assert_eq!(report.families.len(), 13);
+}

@@ -101,11 +101,6 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "kernels/src/cpu/mod.rs",
         "the one call into code compiled for AVX2",
     ),
-    ("kernels/src/cuda.rs", "calls into the CUDA driver"),
-    (
-        "kernels/src/cuda/ffi.rs",
-        "memory and launches of the CUDA driver",
-    ),
     (
         "kernels/src/host",
         "calls into kernels compiled as host C++",

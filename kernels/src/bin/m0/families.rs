@@ -5,9 +5,9 @@
 //! Inputs that steer a kernel (key lists, units of work, plans) are made here; other buffers hold random
 //! bits with harmless exponents.
 
+use device::driver::Driver;
 use ds4_kernels::cases::{self, Runner};
 use ds4_kernels::cpu::{index_row_bytes, kv_row_bytes};
-use ds4_kernels::cuda::{Buffer, Cuda};
 use ds4_kernels::launch::compress::{Kind, Pass, Spot};
 use ds4_kernels::launch::head::{PARTS, PLAN_BYTES, Plan};
 use ds4_kernels::launch::index::{COMPRESSED, Lists, Place, Scores};
@@ -21,6 +21,7 @@ use fpx_quant::{Format, Fp2Dialect};
 
 use crate::bench::{REPLAYS, note, timing};
 use crate::report::{Family, Report};
+use crate::rig::{Buffer, Rig};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -96,7 +97,12 @@ impl Item {
     }
 
     /// Set `index`; large buffers are those of `first`.
-    fn set(&self, gpu: &mut Cuda, index: usize, first: Option<&[Buffer]>) -> Result<Vec<Buffer>> {
+    fn set(
+        &self,
+        gpu: &mut Rig<impl Driver>,
+        index: usize,
+        first: Option<&[Buffer]>,
+    ) -> Result<Vec<Buffer>> {
         let mut buffers = Vec::new();
         for (at, size) in self.sizes().into_iter().enumerate() {
             let given = self.given.get(at).filter(|g| !g.is_empty());
@@ -116,7 +122,7 @@ impl Item {
         Ok(buffers)
     }
 
-    fn run(&self, gpu: &mut Cuda, report: &mut Report) -> Result<()> {
+    fn run(&self, gpu: &mut Rig<impl Driver>, report: &mut Report) -> Result<()> {
         let mut sets: Vec<Vec<Buffer>> = Vec::new();
         for index in 0..self.sets() {
             let set = self.set(gpu, index, sets.first().map(Vec::as_slice))?;
@@ -139,7 +145,7 @@ impl Item {
 
 /// All of them.
 pub(crate) fn run(
-    gpu: &mut Cuda,
+    gpu: &mut Rig<impl Driver>,
     report: &mut Report,
     out: &mut impl std::io::Write,
 ) -> Result<()> {
