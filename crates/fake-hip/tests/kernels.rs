@@ -52,4 +52,6 @@ fn the_selftest_finds_the_second_device_sound() {
     assert!(report.is_sound(), "{report:#?}");
     assert_eq!(report.device.device, "hip:1");
     assert_eq!(report.families.len(), 13);
+    let said = selftest("hip:7", true, &libraries).unwrap_err().to_string();
+    assert!(said.contains("hip:7"), "{said}");
 }
