@@ -1,22 +1,26 @@
 // Compressors: a pooled row out of the keys and gates of its window, finished and stored; and the open
 // rows that later windows need. Contract rules 6, 9, 10, 13.
 //
-// compress_kv, compress_index, compress_f32: one row a block
+// A pass holds spans of several sequences: token i stands at position spans[i].x of a span of positions
+// spans[i].y to spans[i].z (not included) of the sequence whose parts of rings and store have index spans[i].w.
+// Positions are read here, so that a captured launch serves every step.
+//
+// compress_kv, compress_index, compress_f32: the row of window w where token i ends one, a token a block
 //   formula  entries = second halves of window w, preceded by first halves of window w - 1 where windows
 //            overlap (overlap 2, w > 0); per channel m = max g, e = exp(g - m), den = sum e,
 //            num = sum e * k; row = rotate((num / den * r) * norm); then packed fp8 with bf16 tail (kv),
-//            Hadamard and packed fp4 (index), or as it is (f32). Stored at place w
-//   shapes   keys, gates [tokens][wide] f32 of this pass from position pos on, gates without the
-//            position table; ring_keys, ring_gates [mask + 1][wide] of earlier positions, gates with it;
-//            ape [ratio][wide], norm [width]; angles [rows][n_rot / 2] (cos, sin) of position w * ratio;
-//            store [any][row bytes]; wide = overlap * width, width a multiple of 32 up to 512
-//            (index: a power of two)
-//   launch   grid rows (windows first, first + 1, ..) of 512 threads, a thread a channel
+//            Hadamard and packed fp4 (index), or as it is (f32). Stored at place w of its sequence
+//   shapes   keys, gates [tokens][wide] f32 of this pass, gates without the position table; ring_keys,
+//            ring_gates [sequences][mask + 1][wide] of earlier positions, gates with it;
+//            ape [ratio][wide], norm [width]; angles [tokens][n_rot / 2] (cos, sin) of position w * ratio;
+//            spans [tokens]; store [sequences][stored][row bytes]; wide = overlap * width, width a multiple
+//            of 32 up to 512 (index: a power of two)
+//   launch   grid tokens of 512 threads, a thread a channel; a token that ends no window writes nothing
 //   cost     reads 8 bytes an entry and channel twice (the second read hits a cache)
 //   order    entries in position order, both sums from +0
-// compress_keep: the last open rows into the ring, after the rows were made
-//   formula  ring_keys[x & mask] = keys[x - pos]; ring_gates = gates + ape[x mod ratio]
-//   launch   grid (ceil(wide / 256), positions from `from` on) of 256 threads
+// compress_keep: the last open rows of every span into its ring, after the rows were made
+//   formula  ring_keys[x & mask] = keys of position x; ring_gates = gates + ape[x mod ratio]
+//   launch   grid (ceil(wide / 256), tokens) of 256 threads; positions a ring's length before the end write nothing
 #include "fourspark.h"
 #include "fs_math.h"
 #include "fs_rows.h"
@@ -66,8 +70,9 @@ struct CompressShared {
   FsRow row;
 };
 
-FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* norm, const f32x2* angles, i32 first, i32 n_rot, float eps) {
-  compress_pool(sh.row, c, first + (i32)fs_bid_x());
+// The finished row of window w, which the block's token ends.
+FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* norm, const f32x2* angles, i32 w, i32 n_rot, float eps) {
+  compress_pool(sh.row, c, w);
   fs_row_norm<COMPRESS_THREADS>(sh.row, norm, c.width, eps);
   fs_row_rotate<COMPRESS_THREADS>(sh.row, angles + (u64)fs_bid_x() * (u64)(n_rot / 2), c.width, n_rot);
 }
@@ -75,13 +80,18 @@ FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* 
 #define COMPRESS(name, store_type)                                                                                            \
   FS_KERNEL(name, 512, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ring_keys,  \
                           const float* FS_RESTRICT ring_gates, const float* FS_RESTRICT ape, const float* FS_RESTRICT norm,   \
-                          const f32x2* FS_RESTRICT angles, store_type* store, i32 first, i32 pos, i32 ratio, i32 overlap,     \
-                          i32 width, i32 mask, i32 n_rot, float eps)
+                          const f32x2* FS_RESTRICT angles, const u32x4* FS_RESTRICT spans, store_type* store, i32 ratio,      \
+                          i32 overlap, i32 width, i32 mask, i32 n_rot, i32 stored, float eps)
 #define COMPRESS_ROW                                                                                        \
   FS_SHARED(CompressShared, sh);                                                                            \
-  const Compress c = {keys, gates, ring_keys, ring_gates, ape, pos, ratio, overlap, width, mask};           \
-  compress_row(sh, c, norm, angles, first, n_rot, eps);                                                     \
-  const u64 place = (u64)(first + (i32)fs_bid_x())
+  const u32x4 span = spans[fs_bid_x()];                                                                     \
+  if ((span.x + 1) % (u32)ratio != 0) return; /* the same for all threads */                                \
+  const u64 wide = (u64)(overlap * width), from = (fs_bid_x() - (u64)(span.x - span.y)) * wide;             \
+  const u64 ring = (u64)span.w * (u64)(mask + 1) * wide;                                                    \
+  const Compress c = {keys + from, gates + from, ring_keys + ring, ring_gates + ring, ape,                  \
+                      (i32)span.y, ratio, overlap, width, mask};                                            \
+  compress_row(sh, c, norm, angles, (i32)span.x / ratio, n_rot, eps);                                       \
+  const u64 place = (u64)span.w * (u64)stored + (u64)((i32)span.x / ratio)
 
 COMPRESS(compress_kv, u8) {
   COMPRESS_ROW;
@@ -103,12 +113,14 @@ COMPRESS(compress_f32, float) {
 FS_EXPORT(compress_f32, 512)
 
 FS_KERNEL(compress_keep, 256, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ape,
-                                 float* FS_RESTRICT ring_keys, float* FS_RESTRICT ring_gates, i32 from, i32 pos, i32 ratio, i32 wide,
-                                 i32 mask) {
-  const i32 d = (i32)fs_bid_x() * 256 + (i32)fs_tid(), x = from + (i32)fs_bid_y();
-  if (d >= wide) return;
-  const u64 source = (u64)(x - pos) * (u64)wide + (u64)d, slot = (u64)(x & mask) * (u64)wide + (u64)d;
+                                 const u32x4* FS_RESTRICT spans, float* FS_RESTRICT ring_keys, float* FS_RESTRICT ring_gates, i32 ratio,
+                                 i32 wide, i32 mask) {
+  const i32 d = (i32)fs_bid_x() * 256 + (i32)fs_tid();
+  const u32x4 span = spans[fs_bid_y()];
+  if (d >= wide || span.z - span.x > (u32)mask + 1) return;
+  const u64 source = (u64)fs_bid_y() * (u64)wide + (u64)d;
+  const u64 slot = ((u64)span.w * (u64)(mask + 1) + (span.x & (u32)mask)) * (u64)wide + (u64)d;
   ring_keys[slot] = keys[source];
-  ring_gates[slot] = fs_add(gates[source], ape[(u64)(x % ratio) * (u64)wide + (u64)d]);
+  ring_gates[slot] = fs_add(gates[source], ape[(u64)(span.x % (u32)ratio) * (u64)wide + (u64)d]);
 }
 FS_EXPORT(compress_keep, 256)

@@ -10,7 +10,8 @@
 //   ROCmFP2         word j: nibble n holds the code of element 16 j + n and, two bits up, of 16 j + 8 + n
 //   ROCmFP3         words 0, 1: the low two bits of the codes as ROCmFP2; word 2: nibble n, bit q the third
 //                   bit of element 8 q + n
-//   Q8_0            word j: bytes 4 j .. 4 j + 3
+//   ROCmFP6         words 0 .. 3: the low four bits as nibbles; words 4, 5: the high two bits as ROCmFP2
+//   Q8_0, ROCmFP8   word j: bytes 4 j .. 4 j + 3
 #pragma once
 #include "fourspark.h"
 #include "fs_codes.h"
@@ -29,6 +30,9 @@ FS_DEVICE u32 fs_file_nibbles(const u8* codes, i32 word) {
 
 // Code of element e of the same.
 FS_DEVICE u32 fs_file_nibble(const u8* codes, u32 e) { return (u32)codes[e % 16] >> (e < 16 ? 0 : 4) & 15; }
+
+// Four bytes at any address.
+FS_DEVICE u32 fs_file_bytes(const u8* b) { return (u32)b[0] | (u32)b[1] << 8 | (u32)b[2] << 16 | (u32)b[3] << 24; }
 
 // A sign (bit 3) and a magnitude from a table of eight nibbles.
 FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
@@ -55,6 +59,20 @@ struct FsFp4Fast {
   // Weight e of a file block, exactly.
   FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
     return fs_mul((float)fs_signed_level(0xa8643210u, fs_file_nibble(b, e)), fs_ue4m3(b[16]));
+  }
+};
+
+// FsFp4Fast with a scale for each half.
+struct FsFp4 {
+  static constexpr int WORDS = 4, SCALES = 2, FILE = 18;
+  static constexpr bool TWO = true;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) { return FsFp4Fast::levels(w, table); }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw & 255), fs_ue4m3(raw >> 8)}; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[16] | (u32)b[17] << 8; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
+    return fs_mul((float)fs_signed_level(0xa8643210u, fs_file_nibble(b, e)), fs_ue4m3(b[16 + e / 16]));
   }
 };
 
@@ -143,15 +161,65 @@ struct FsQ8 {
     return v;
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f16((u16)raw), 0.0f}; }
-  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
-    const u8* bytes = b + 2 + 4 * j;
-    return (u32)bytes[0] | (u32)bytes[1] << 8 | (u32)bytes[2] << 16 | (u32)bytes[3] << 24;
-  }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_bytes(b + 2 + 4 * j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[0] | (u32)b[1] << 8; }
   // Weight e of a file block, exactly.
   FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) {
     return fs_mul((float)(i8)b[2 + e], scale(file_scale(b)).x);
   }
+};
+
+// Sign and five bits of magnitude. The table holds the byte of code 32, the negative zero: 0, or -32.
+struct FsFp6 {
+  static constexpr int WORDS = 6, SCALES = 2, FILE = 26;
+  static constexpr bool TWO = true;
+  // Four codes: their low four bits and their high two, a byte each.
+  FS_DEVICE_STATIC u32 four(u32 low, u32 high, u32 table) {
+    const u32 magnitude = low | (high & 0x01010101u) << 4, sign = high >> 1 & 0x01010101u, mask = (sign << 8) - sign;
+    const u32 negative = (0x80808080u - magnitude) ^ 0x80808080u;
+    const u32 some = (magnitude + 0x7f7f7f7fu) >> 7 & 0x01010101u;
+    return (magnitude & ~mask) | (negative & mask) | (sign & ~some) * table;
+  }
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) {
+    FsLevels v;
+    FS_UNROLL for (int j = 0; j < 4; j++) {
+      const u32 high = w[4 + j / 2] >> (j % 2 * 2) & 0x33333333u;
+      const u32 even = four(w[j] & 0x0f0f0f0fu, high & 0x03030303u, table), odd = four(w[j] >> 4 & 0x0f0f0f0fu, high >> 4 & 0x03030303u, table);
+      v.eight[j] = u32x2{fs_pick(odd, even, 0x05010400u), fs_pick(odd, even, 0x07030602u)};
+    }
+    return v;
+  }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp4::scale(raw); }
+  FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
+    const u32 at = 6 * e, byte = at / 8;  // a code may straddle two bytes; the scales follow the last
+    return ((u32)b[byte] | (u32)b[byte + 1] << 8) >> (at % 8) & 63;
+  }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
+    u32 out = 0;
+    FS_UNROLL for (u32 n = 0; n < 8; n++) {
+      const u32 first = 16 * ((u32)j - 4) + n;
+      out |= (j < 4 ? file_code(b, 8 * (u32)j + n) & 15 : file_code(b, first) >> 4 | file_code(b, first + 8) >> 4 << 2) << (4 * n);
+    }
+    return out;
+  }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[24] | (u32)b[25] << 8; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32 table) {
+    const u32 code = file_code(b, e);
+    const i32 magnitude = (i32)(code & 31), level = code == 32 ? (i32)(i8)table : code & 32 ? -magnitude : magnitude;
+    return fs_mul((float)level, fs_ue4m3(b[24 + e / 16]));
+  }
+};
+
+struct FsFp8 {
+  static constexpr int WORDS = 8, SCALES = 1, FILE = 33;
+  static constexpr bool TWO = false;
+  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) { return FsQ8::levels(w, table); }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
+  FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_bytes(b + 4 * j); }
+  FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[32]; }
+  // Weight e of a file block, exactly.
+  FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) { return fs_mul((float)(i8)b[e], fs_ue4m3(b[32])); }
 };
 
 // The exact dot of 16 weights and activations as f32: from 1.5 * 2^23 the bits count in ones.

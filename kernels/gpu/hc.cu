@@ -19,6 +19,11 @@
 //   shapes   x [n][4][d], block [n][d], slots [n][used][d] or null, mix [n][24]
 //   launch   grid (ceil(d / 256), n) of 256 threads
 //   cost     reads and writes 16 bytes an element of a stream row, and 4 bytes a slot; memory-bound
+// hc_tap
+//   formula  out[i][place] = (((x_0 + x_1) + x_2) + x_3) * 0.25: what a drafter sees of a layer
+//   shapes   x [n][4][d], out [n][layers][d]
+//   launch   grid (ceil(d / 256), n) of 256 threads
+//   cost     16 bytes an element in, 4 out
 #include "fourspark.h"
 #include "fs_math.h"
 
@@ -153,3 +158,14 @@ FS_KERNEL(hc_post, 256, 1)(float* x, const float* FS_RESTRICT block, const float
   }
 }
 FS_EXPORT(hc_post, 256)
+
+FS_KERNEL(hc_tap, 256, 1)(const float* FS_RESTRICT x, float* FS_RESTRICT out, i32 d, i32 layers, i32 place) {
+  const u64 token = fs_bid_y();
+  const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
+  if (i >= d) return;
+  const float* stream = x + token * HC_STREAMS * (u64)d + (u64)i;
+  float v = stream[0];
+  FS_UNROLL for (int s = 1; s < HC_STREAMS; s++) v = fs_add(v, stream[(u64)s * (u64)d]);
+  out[(token * (u64)layers + (u64)place) * (u64)d + (u64)i] = fs_mul(v, 0.25f);
+}
+FS_EXPORT(hc_tap, 256)

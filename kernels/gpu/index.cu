@@ -4,8 +4,8 @@
 //   formula  a_h = fma over blocks of 32: f32(I) * ((sq * sk) * 0.25) from +0, I exact on doubled codes;
 //            score = fma over heads: (w_h * factor) * max(a_h, 0) from +0
 //   shapes   twice [n][heads][128] i8 and scale [n][heads][4] f32 of index_queries; w [n][heads] f32;
-//            rows [any][68] packed, scores [n][stride] f32; visible [n] u32 rows of each position;
-//            heads up to 64
+//            rows [any][68] packed, scores [n][stride] f32; visible [n] u32 rows of each position, the
+//            first of them row firsts[n] u32 of the store; heads up to 64
 //   launch   grid (ceil(most visible / 128), n) of 128 threads, a lane a row. A position with at most
 //            `skip` rows takes them all and needs no scores: nothing is written
 //   cost     68 bytes a row, 32 four-way dots and 6 flops a row and head
@@ -29,8 +29,8 @@ struct IndexShared {
 };
 
 FS_KERNEL(index_scores, 128, 4)(const u8* FS_RESTRICT twice, const float* FS_RESTRICT scales, const float* FS_RESTRICT w,
-                                const u8* FS_RESTRICT rows, const u32* FS_RESTRICT visible, float* FS_RESTRICT scores, i32 heads,
-                                i32 stride, i32 skip, float factor) {
+                                const u8* FS_RESTRICT rows, const u32* FS_RESTRICT visible, const u32* FS_RESTRICT firsts,
+                                float* FS_RESTRICT scores, i32 heads, i32 stride, i32 skip, float factor) {
   FS_SHARED(IndexShared, sh);
   const i32 thread = (i32)fs_tid(), first = (i32)fs_bid_x() * INDEX_ROWS;
   const u64 pos = fs_bid_y(), query = pos * (u64)heads;
@@ -39,7 +39,7 @@ FS_KERNEL(index_scores, 128, 4)(const u8* FS_RESTRICT twice, const float* FS_RES
   for (i32 i = thread; i < heads * INDEX_DIM / 16; i += 128) ((u32x4*)&sh.twice[0][0])[i] = ((const u32x4*)(twice + query * INDEX_DIM))[i];
   for (i32 i = thread; i < heads * INDEX_BLOCKS; i += 128) sh.scale[i / INDEX_BLOCKS][i % INDEX_BLOCKS] = scales[query * INDEX_BLOCKS + (u64)i];
   for (i32 i = thread; i < heads; i += 128) sh.w[i] = fs_mul(w[query + (u64)i], factor);
-  const u32* words = (const u32*)(rows + (u64)first * INDEX_ROW);
+  const u32* words = (const u32*)(rows + ((u64)firsts[pos] + (u64)first) * INDEX_ROW);
   for (i32 i = thread; i < count * (INDEX_ROW / 4); i += 128) sh.row[i / (INDEX_ROW / 4)][i % (INDEX_ROW / 4)] = words[i];
   fs_barrier();
   if (thread >= count) return;  // no barrier follows
@@ -70,15 +70,15 @@ FS_KERNEL(index_scores, 128, 4)(const u8* FS_RESTRICT twice, const float* FS_RES
 FS_EXPORT(index_scores, 128)
 
 FS_KERNEL(index_scores_f32, 256, 1)(const float* FS_RESTRICT q, const float* FS_RESTRICT w, const float* FS_RESTRICT rows,
-                                    const u32* FS_RESTRICT visible, float* FS_RESTRICT scores, i32 heads, i32 dim, i32 stride, i32 skip,
-                                    float factor) {
+                                    const u32* FS_RESTRICT visible, const u32* FS_RESTRICT firsts, float* FS_RESTRICT scores, i32 heads,
+                                    i32 dim, i32 stride, i32 skip, float factor) {
   const i32 row = (i32)fs_bid_x() * 8 + (i32)fs_warp(), lane = (i32)fs_lane();
   const u64 pos = fs_bid_y();
   const i32 seen = (i32)visible[pos];
   if (row >= seen || seen <= skip) return;  // the same for a warp
   const float* query = q + pos * (u64)heads * (u64)dim;
   float key[INDEX_DIM / 32];
-  FS_UNROLL for (i32 i = 0; i < INDEX_DIM / 32; i++) key[i] = i * 32 < dim ? rows[(u64)row * (u64)dim + (u64)(i * 32 + lane)] : 0.0f;
+  FS_UNROLL for (i32 i = 0; i < INDEX_DIM / 32; i++) key[i] = i * 32 < dim ? rows[((u64)firsts[pos] + (u64)row) * (u64)dim + (u64)(i * 32 + lane)] : 0.0f;
   float score = 0.0f;
   for (i32 h = 0; h < heads; h++) {
     float p = 0.0f;

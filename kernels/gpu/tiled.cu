@@ -1,4 +1,4 @@
-// Matrices of ROCmFP4_FAST, ROCmFP2, ROCmFP3, Q8_0 and MXFP4 in tile order (fs_formats.h), alone or as a
+// Matrices of ROCmFP4_FAST, ROCmFP2, 3, 4, 6, 8, Q8_0 and MXFP4 in tile order (fs_formats.h), alone or as a
 // stack of experts: repack, product with a few activation rows, and the experts' gate, up and activation.
 //
 // tiled_repack_F
@@ -172,3 +172,6 @@ TILED(fp2, FsFp2)
 TILED(fp3, FsFp3)
 TILED(q8, FsQ8)
 TILED(mxfp4, FsMxfp4)
+TILED(fp4, FsFp4)
+TILED(fp6, FsFp6)
+TILED(fp8, FsFp8)

@@ -342,6 +342,19 @@ extern "C" const char* fs_host_kernel_name(std::uint32_t index) {
   return e ? e->name : nullptr;
 }
 
+static const fs_host_entry* find(const char* name) {
+  const fs_host_entry* e = fs_host_entry::first();
+  while (e && std::strcmp(e->name, name) != 0) e = e->next;
+  return e;
+}
+
+extern "C" int fs_host_kernel_sizes(const char* kernel, std::uint32_t* sizes) {
+  const fs_host_entry* e = find(kernel);
+  if (!e) return -1;
+  for (std::uint32_t i = 0; i < e->args; i++) sizes[i] = e->sizes[i];
+  return int(e->args);
+}
+
 static const char* refuse(const fs_host_launch_t* l, const fs_host_entry* e, char* text, std::size_t room) {
   if (!e) {
     std::snprintf(text, room, "no kernel named %s", l->kernel);
@@ -365,8 +378,7 @@ static const char* refuse(const fs_host_launch_t* l, const fs_host_entry* e, cha
 
 extern "C" int fs_host_launch(const fs_host_launch_t* launch, char* message, std::size_t room) {
   thread_local Executor executor;
-  const fs_host_entry* entry = fs_host_entry::first();
-  while (entry && std::strcmp(entry->name, launch->kernel) != 0) entry = entry->next;
+  const fs_host_entry* entry = find(launch->kernel);
   if (refuse(launch, entry, message, room)) return 1;
   Executor& x = executor;
   tls = &x;

@@ -101,4 +101,6 @@ struct fs_host_launch_t {
 int fs_host_launch(const fs_host_launch_t* launch, char* message, std::size_t room);
 // Name of kernel `index`, or null past the last.
 const char* fs_host_kernel_name(std::uint32_t index);
+// Number of arguments of a kernel and their sizes (room for 16), or -1 if there is no such kernel.
+int fs_host_kernel_sizes(const char* kernel, std::uint32_t* sizes);
 }

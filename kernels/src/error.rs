@@ -62,6 +62,9 @@ pub enum KernelError {
         /// The missing file.
         include: String,
     },
+    /// A device refused or failed.
+    #[error(transparent)]
+    Device(#[from] device::Fault),
     /// A matrix that does not fit its format.
     #[error(transparent)]
     Format(#[from] fpx_quant::FormatError),

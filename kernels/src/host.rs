@@ -120,33 +120,37 @@ impl Host {
     /// `Buffers`, `Bytes`; `Runtime` with the executor's report (divergence, undefined behaviour,
     /// unknown kernel); `OutOfBounds`.
     pub fn launch(&mut self, call: &Call, buffers: &[BufferId]) -> Result<(), KernelError> {
-        let lengths: Vec<u64> = buffers
-            .iter()
-            .map(|b| self.memory[b.0].len as u64)
-            .collect();
-        call.check(&lengths)?;
+        let lengths = buffers.iter().map(|b| self.memory[b.0].len as u64);
+        call.check(lengths)?;
         let mut next = buffers.iter();
         let mut values = Vec::with_capacity(call.args().len());
         for arg in call.args() {
             values.push(match arg {
                 // A kernel gets the same address whether it reads or writes, as on a device.
                 Arg::Read(_) | Arg::Write(_) => match next.next() {
-                    Some(id) => ffi::Value::Address(self.bytes_mut(*id).as_mut_ptr()),
-                    None => ffi::Value::Address(std::ptr::null_mut()),
+                    Some(id) => Value::Address(self.bytes_mut(*id).as_mut_ptr()),
+                    None => Value::Address(std::ptr::null_mut()),
                 },
-                Arg::Null => ffi::Value::Address(std::ptr::null_mut()),
-                Arg::I32(v) => ffi::Value::Word(v.cast_unsigned()),
-                Arg::U32(v) => ffi::Value::Word(*v),
-                Arg::F32(v) => ffi::Value::Word(v.to_bits()),
+                Arg::Null => Value::Address(std::ptr::null_mut()),
+                Arg::I32(v) => Value::Word(v.cast_unsigned()),
+                Arg::U32(v) => Value::Word(*v),
+                Arg::F32(v) => Value::Word(v.to_bits()),
             });
         }
         let suffix = if call.matrix { self.shape.suffix() } else { "" };
-        ffi::launch(
-            call,
-            &format!("{}{suffix}", call.kernel),
-            &mut values,
-            self.seed,
-        )
+        let name = format!("{}{suffix}", call.kernel);
+        // SAFETY: the kernel reads and writes within the byte counts of `call`, which `Call::check` compared with
+        // the buffers that the addresses point to; they are this executor's, which is borrowed for writing.
+        unsafe {
+            launch_raw(
+                &name,
+                call.grid,
+                call.threads,
+                call.shared,
+                &mut values,
+                self.seed,
+            )
+        }
         .map_err(|message| KernelError::Runtime {
             runtime: "host executor",
             message,
@@ -169,14 +173,14 @@ pub fn kernels() -> Vec<String> {
     names
 }
 
+pub(crate) use ffi::{Value, launch as launch_raw, sizes};
+
 /// The C interface of `kernels/host/exec.h`.
 mod ffi {
     use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-    use crate::launch::Call;
-
     /// An argument with an address of its own.
-    pub(super) enum Value {
+    pub(crate) enum Value {
         Address(*mut u8),
         Word(u32),
     }
@@ -196,11 +200,31 @@ mod ffi {
     unsafe extern "C" {
         fn fs_host_launch(launch: *const Launch, message: *mut c_char, room: usize) -> c_int;
         fn fs_host_kernel_name(index: u32) -> *const c_char;
+        fn fs_host_kernel_sizes(kernel: *const c_char, sizes: *mut u32) -> c_int;
     }
 
-    pub(super) fn launch(
-        call: &Call,
+    /// Sizes of a kernel's arguments.
+    pub(crate) fn sizes(kernel: &str) -> Option<Vec<u32>> {
+        let name = CString::new(kernel).ok()?;
+        let mut sizes = [0u32; crate::launch::MAX_ARGS];
+        // SAFETY: a zero-terminated name and room for the most arguments a kernel takes (16).
+        let found = unsafe { fs_host_kernel_sizes(name.as_ptr(), sizes.as_mut_ptr()) };
+        Some(sizes[..usize::try_from(found).ok()?].to_vec())
+    }
+
+    /// Runs a launch on the calling thread.
+    ///
+    /// # Safety
+    /// Every address in `values` is valid for the bytes that the kernel reads and writes there, and nobody else
+    /// touches those bytes during the call.
+    ///
+    /// # Errors
+    /// The executor's report.
+    pub(crate) unsafe fn launch(
         name: &str,
+        grid: [u32; 3],
+        threads: u32,
+        shared: u32,
         values: &mut [Value],
         seed: u64,
     ) -> Result<(), String> {
@@ -221,9 +245,9 @@ mod ffi {
             .collect();
         let launch = Launch {
             kernel: name.as_ptr(),
-            grid: call.grid,
-            threads: call.threads,
-            shared_bytes: call.shared,
+            grid,
+            threads,
+            shared_bytes: shared,
             args: addresses.len() as u32,
             values: addresses.as_mut_ptr(),
             sizes: sizes.as_ptr(),
@@ -232,8 +256,7 @@ mod ffi {
         let mut message = [0u8; 640];
         // SAFETY: every pointer in `launch` lives until the call returns and the message buffer has
         // the stated size. The executor refuses unknown names and arguments whose number or sizes
-        // differ from the kernel's. The kernel reads and writes within the byte counts of `call`,
-        // which `Call::check` compared with the buffers that the addresses point to.
+        // differ from the kernel's. What the kernel touches is the caller's promise.
         let rc = unsafe {
             fs_host_launch(
                 &raw const launch,

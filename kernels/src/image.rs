@@ -69,6 +69,9 @@ pub const NVRTC_FLAGS: &[&str] = &[
     "-prec-sqrt=true",
 ];
 
+/// The same in hipRTC's spelling. Division, square roots and denormals are IEEE there unless asked otherwise.
+pub const HIPRTC_FLAGS: &[&str] = &["-O3", "-std=c++17", "-ffp-contract=off"];
+
 /// A source with its includes in place, each header once, `#line` marks for messages.
 ///
 /// # Errors

@@ -6,8 +6,8 @@
 //!   before any driver sees them; the same for every runtime.
 //! * [`cases`]: inputs, references and the comparison, run on whatever executes launches.
 //! * [`cpu`]: the Rust implementations.
+//! * [`run`]: launches on the devices of any runtime.
 //! * `host` (feature `host-exec`): executes launches on the CPU, with checks no GPU makes.
-//! * `cuda` (feature `cuda`): the same on an NVIDIA GPU, for qualification and measurements.
 //!
 //! `cargo xtask kernels` compiles the same sources ahead of time and watches their resources.
 //!
@@ -15,12 +15,11 @@
 
 pub mod cases;
 pub mod cpu;
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod error;
 #[cfg(feature = "host-exec")]
 pub mod host;
 pub mod image;
 pub mod launch;
+pub mod run;
 
 pub use error::KernelError;

@@ -3,7 +3,7 @@
 //! stays poisoned and a later use is reported. The same seed gives the same run.
 
 use crate::cpu::facts;
-pub use crate::host::Defect;
+pub use crate::host::{BlockInfo, Defect};
 use crate::host::{Chaos, Host, Seeded};
 use crate::runtime::Runtime;
 use crate::watch::Watched;

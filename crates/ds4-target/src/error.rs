@@ -96,6 +96,41 @@ pub enum LoadError {
         /// What was found.
         got: String,
     },
+    /// A tensor's format has no kernel on a device.
+    #[error("tensor {tensor}: {got} cannot stand there on a device: {why}")]
+    NoKernel {
+        /// The tensor.
+        tensor: String,
+        /// Its format.
+        got: String,
+        /// What the kernels say.
+        why: String,
+    },
+    /// A tensor's blocks hold what no writer produces.
+    #[error("tensor {tensor}: {why}")]
+    BadBlocks {
+        /// The tensor.
+        tensor: String,
+        /// Where, and both values.
+        why: fpx_quant::FormatError,
+    },
+    /// The plan does not fit the device.
+    #[error("{device}: the model needs {needed} bytes ({plan}), {free} of {total} are free")]
+    DeviceMemory {
+        /// The device.
+        device: String,
+        /// Bytes of the plan.
+        needed: u64,
+        /// Its parts.
+        plan: String,
+        /// Bytes free.
+        free: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// A shape no kernel takes, or a device that failed.
+    #[error(transparent)]
+    Kernel(#[from] ds4_kernels::KernelError),
     /// The options ask for something this model cannot do.
     #[error("{option}: expected {expected}, got {got}")]
     Option {

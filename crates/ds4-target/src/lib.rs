@@ -1,4 +1,4 @@
-//! The DeepSeek V4 target on the CPU: loading, one pass for prefill, decode and verify, and the
+//! The DeepSeek V4 target, on the CPU ([`CpuTarget`]) and on devices ([`on_device`]): loading, one pass for prefill, decode and verify, and the
 //! position-addressed state of many sequences.
 //!
 //! Must not know: drafters, processes, HTTP, tokenizers, vendors. The layers are usable by a drafter
@@ -12,6 +12,7 @@ mod gguf_source;
 mod layers;
 mod linear;
 pub mod meta;
+pub mod on_device;
 pub mod pool;
 pub mod profile;
 pub mod source;

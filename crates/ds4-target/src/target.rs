@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use engine_core::mutant::mutant;
 use engine_core::seams::TargetInfo;
-use engine_core::{Fault, NumericClass, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want};
+use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use fpx_quant::{A8Rows, Out};
 use sampling::Sampler;
 
@@ -23,39 +22,11 @@ use crate::source::Source;
 use crate::state::{self, SeqState, StateShape};
 use crate::weights::Weights;
 
-mod rows;
+mod options;
+pub(crate) mod rows;
 
-use rows::{deliver, embed_streams, tap};
-
-/// How to run a model.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Positions a sequence may reach; at most what the model was trained for.
-    pub n_ctx: usize,
-    /// Sequences that may be open at once.
-    pub n_seq_max: usize,
-    /// Widest verify: the longest span whose every prefix may be committed.
-    pub verify_max: usize,
-    /// Longest span of a pass (a prefill chunk).
-    pub span_max: usize,
-    /// Whether the model's own fp8/fp4 roundings are applied (and rows packed).
-    pub kv_sim: bool,
-    /// Threads, the caller included.
-    pub threads: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            n_ctx: 4096,
-            n_seq_max: 4,
-            verify_max: 8,
-            span_max: 512,
-            kv_sim: true,
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-        }
-    }
-}
+pub use options::Options;
+use rows::{check_head, deliver, embed, embed_streams, lay_out, refuse, tap};
 
 /// A loaded model, shared by targets.
 #[derive(Clone)]
@@ -129,20 +100,10 @@ impl CpuTarget {
     /// # Errors
     /// `Option` if the options do not fit the model.
     pub fn new(model: Arc<Model>, options: Options) -> Result<Self, LoadError> {
-        check(&model.meta, &options)?;
+        options.check(&model.meta)?;
         let m = &model.meta;
         let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
-        let info = TargetInfo {
-            n_vocab: m.n_vocab,
-            n_embd: m.n_embd,
-            n_layer: m.n_layer,
-            n_ctx: options.n_ctx as u64,
-            n_seq_max: options.n_seq_max,
-            verify_max: options.verify_max,
-            span_max: options.span_max,
-            class: NumericClass::Equal,
-            fingerprint: model.fingerprint,
-        };
+        let info = options.info(&model);
         Ok(Self {
             ropes: Ropes::new(m),
             pool: Arc::new(Pool::new(options.threads)),
@@ -353,49 +314,6 @@ impl CpuTarget {
     }
 }
 
-fn check(m: &Ds4Meta, o: &Options) -> Result<(), LoadError> {
-    let bad = |option, expected: String, got: String| {
-        Err(LoadError::Option {
-            option,
-            expected,
-            got,
-        })
-    };
-    if o.n_ctx == 0 || o.n_ctx as u64 > m.n_ctx_train {
-        return bad(
-            "n_ctx",
-            format!("1..={}", m.n_ctx_train),
-            o.n_ctx.to_string(),
-        );
-    }
-    if o.n_seq_max == 0 || o.verify_max == 0 || o.span_max < o.verify_max || o.threads == 0 {
-        let got = format!(
-            "n_seq_max {}, verify_max {}, span_max {}, threads {}",
-            o.n_seq_max, o.verify_max, o.span_max, o.threads
-        );
-        return bad(
-            "options",
-            "all at least 1, span_max >= verify_max".to_owned(),
-            got,
-        );
-    }
-    let nope = m.head_dim - m.n_rot;
-    if o.kv_sim && !nope.is_multiple_of(ds4_kernels::cpu::KV_BLOCK) {
-        let got = format!("head_dim {} - rotary {} = {nope}", m.head_dim, m.n_rot);
-        return bad(
-            "kv_sim",
-            "unrotated channels a multiple of 64".to_owned(),
-            got,
-        );
-    }
-    let sparse = m.ratios.contains(&Ratio::Sparse);
-    if o.kv_sim && sparse && (!m.index_dim.is_power_of_two() || !m.index_dim.is_multiple_of(32)) {
-        let expected = "indexer dimension a power of two of at least 32".to_owned();
-        return bad("kv_sim", expected, m.index_dim.to_string());
-    }
-    Ok(())
-}
-
 impl Target for CpuTarget {
     fn info(&self) -> &TargetInfo {
         &self.info
@@ -423,7 +341,7 @@ impl Target for CpuTarget {
     }
 
     fn pos(&self, seq: SeqId) -> Option<Pos> {
-        self.state(seq).ok().map(|s| s.pos)
+        self.state(seq).ok().map(|s| s.marks.pos)
     }
 
     fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault> {
@@ -435,33 +353,17 @@ impl Target for CpuTarget {
         let seqs = &self.seqs;
         let stands = |seq: SeqId| {
             let state = seqs.get(seq.index())?.as_ref()?;
-            Some((seq.index(), state.pos))
+            Some((seq.index(), state.marks.pos))
         };
         self.batch.build(tokens, spans, &limits, stands)?;
-        for layer in spans.iter().flat_map(|s| s.tap.layers.iter()) {
-            if layer.index() >= self.info.n_layer {
-                return Err(Fault::Unsupported(
-                    "a tap on a layer the model does not have",
-                ));
-            }
-        }
-        let needs_history = |want: &Want| match want {
-            Want::Ids(p) | Want::Both(p) => !p.penalties.is_neutral(),
-            Want::Logits => false,
-        };
-        if spans.iter().any(|s| needs_history(&s.want)) {
-            return Err(Fault::Unsupported(
-                "a plan with penalties in the pass (ask for logits)",
-            ));
-        }
-        self.lay_out_rows(spans);
+        refuse(spans, self.info.n_layer)?;
+        lay_out(&mut self.rows, spans, self.info.n_vocab, self.info.n_embd);
         self.run_layers(spans);
         self.run_head(spans);
         for piece in &self.batch.pieces {
             if let Some(state) = self.seqs[piece.slot].as_mut() {
-                state.end = (piece.pos + piece.len) as Pos;
-                let floor = (piece.pos + piece.len).saturating_sub(self.options.verify_max);
-                state.floor = state.pos.max(floor as Pos);
+                let end = piece.pos + piece.len;
+                state.marks.ran(end, self.options.verify_max);
             }
         }
         self.tickets += 1;
@@ -479,29 +381,13 @@ impl Target for CpuTarget {
 
     fn commit(&mut self, seq: SeqId, pos: Pos) {
         if let Some(state) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut) {
-            let range = state.floor..=state.end;
-            debug_assert!(range.contains(&pos), "commit {pos} outside {range:?}");
-            state.pos = if mutant(38) {
-                state.end
-            } else {
-                pos.clamp(state.floor, state.end)
-            };
-            (state.end, state.floor) = (state.pos, state.pos);
+            state.marks.commit(pos);
         }
     }
 
     fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault> {
         let (d, v) = (self.info.n_embd, self.info.n_vocab);
-        let n = rows.len() / d;
-        if rows.len() != n * d || out.len() != n * v {
-            let expected = format!("rows of {d}, logits of {v}");
-            let got = format!("{} and {} values", rows.len(), out.len());
-            return Err(Fault::BadState {
-                field: "head rows",
-                expected,
-                got,
-            });
-        }
+        let n = check_head(&self.info, rows, out)?;
         let w = &self.model.weights.head;
         let input = Input::new(&self.pool, rows, n, d, &mut self.head_a8, &[w]);
         let out = Out::new(out, n, v);
@@ -514,28 +400,7 @@ impl Target for CpuTarget {
     }
 
     fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {
-        let (d, n_vocab) = (self.info.n_embd, self.info.n_vocab);
-        if out.len() != tokens.len() * d {
-            let (expected, got) = ((tokens.len() * d).to_string(), out.len().to_string());
-            return Err(Fault::BadState {
-                field: "embedding rows",
-                expected,
-                got,
-            });
-        }
-        for (index, token) in tokens.iter().enumerate() {
-            if *token as usize >= n_vocab {
-                return Err(Fault::BadToken {
-                    token: *token,
-                    index,
-                    n_vocab,
-                });
-            }
-        }
-        for (token, out) in tokens.iter().zip(out.chunks_exact_mut(d)) {
-            self.model.weights.embed.decode(*token as usize, out);
-        }
-        Ok(())
+        embed(&self.model.weights, &self.info, tokens, out)
     }
 
     fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault> {
@@ -554,27 +419,6 @@ impl Target for CpuTarget {
                 self.spare.push(state);
                 Err(e)
             }
-        }
-    }
-}
-
-impl CpuTarget {
-    /// Which rows each span gets, and room for its features.
-    fn lay_out_rows(&mut self, spans: &[Span]) {
-        self.rows.clear(self.info.n_vocab);
-        let mut row = 0;
-        for span in spans {
-            let n = match span.out {
-                engine_core::Out::None => 0,
-                engine_core::Out::Last => 1,
-                engine_core::Out::All => span.range.len(),
-            };
-            self.rows.span_rows.push(row..row + n);
-            row += n;
-            let at = self.rows.features.len();
-            let len = span.range.len() * span.tap.layers.len() * self.info.n_embd;
-            self.rows.features.resize(at + len, f32::NAN);
-            self.rows.span_features.push(at..at + len);
         }
     }
 }

@@ -40,6 +40,7 @@
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
 //! | [`cpu`] | which vector instructions the kernels may use |
+//! | [`selftest`] | whether a device computes what it should |
 //! | [`feature`] | what is on, what is off, and why |
 //!
 //! Many requests may run at once, from any threads; they share passes of the model, and no answer
@@ -56,6 +57,7 @@ pub mod feature;
 pub mod model;
 pub mod prompt;
 mod reader;
+pub mod selftest;
 pub mod shipped;
 mod vocab;
 

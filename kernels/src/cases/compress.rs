@@ -1,13 +1,68 @@
-//! Cases of `compress.cu`: spans over ring and pass, with and without a window before.
+//! Cases of `compress.cu`: spans of two sequences over rings and pass, with and without a window before.
 
 use super::rows::{Angles, pack};
 use super::{Depth, Noise, Outcome, Runner, compare_bytes, f32_bytes};
 use crate::KernelError;
 use crate::cpu::{Entry, Turn, hadamard, index_row_bytes, pack_index_row, pool_row, rms_norm};
-use crate::launch::compress::{self, Kind, Span};
+use crate::launch::compress::{self, Kind, Pass, Spot};
 use crate::launch::rows::Row;
 
 const EPS: f32 = 1e-6;
+
+/// One span of the pass, and one of another sequence before it.
+#[derive(Clone, Copy)]
+struct Span {
+    row: Row,
+    ratio: usize,
+    overlap: usize,
+    ring: usize,
+    pos: usize,
+    len: usize,
+}
+
+/// Tokens of the other span and its first position; sequences with room, and ours among them.
+const OTHER: usize = 3;
+const FIRST: usize = 4;
+const SEQUENCES: usize = 3;
+const MINE: usize = 2;
+/// What stores hold before.
+const UNTOUCHED: u8 = 0x5a;
+
+impl Span {
+    fn wide(&self) -> usize {
+        self.overlap * self.row.dim
+    }
+
+    fn rows(&self) -> std::ops::Range<usize> {
+        self.pos / self.ratio..(self.pos + self.len) / self.ratio
+    }
+
+    fn pass(&self) -> Pass {
+        Pass {
+            row: self.row,
+            ratio: self.ratio,
+            overlap: self.overlap,
+            ring: self.ring,
+            tokens: OTHER + self.len,
+            sequences: SEQUENCES,
+            eps: EPS,
+        }
+    }
+
+    /// The other span stands at positions 4, 5, 6 of sequence 0 and ends no window.
+    fn spots(&self) -> Vec<Spot> {
+        let spot = |pos, first: usize, len, sequence| Spot {
+            pos: pos as u32,
+            first: first as u32,
+            end: (first + len) as u32,
+            sequence,
+        };
+        let other = (FIRST..FIRST + OTHER).map(|pos| spot(pos, FIRST, OTHER, 0));
+        let (first, len) = (self.pos, self.len);
+        let mine = (first..first + len).map(|pos| spot(pos, first, len, MINE as u32));
+        other.chain(mine).collect()
+    }
+}
 
 /// Both ratios; windows that end in the pass's first token, in its last, and that wrap the ring.
 ///
@@ -21,7 +76,6 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         ring,
         pos,
         len,
-        eps: EPS,
     };
     let mut spans = vec![
         span(128, 4, 2, 16, 3, 1),
@@ -114,28 +168,31 @@ impl Case {
             .collect();
         let (mut pool, mut row) = (vec![0f32; dim], vec![0f32; dim]);
         pool_row(&entries, &mut pool);
-        rms_norm(&pool, &self.norm, s.eps, &mut row);
+        rms_norm(&pool, &self.norm, EPS, &mut row);
         row
     }
 }
 
-fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, KernelError> {
-    let mut noise = Noise::new((s.pos * 1000 + s.len + s.row.dim) as u64);
-    let case = Case::new(s, &mut noise);
-    let biased = case.biased(s);
-    let range = s.rows();
-    let angles = Angles::new(&mut noise, range.len(), s.row.n_rot);
+/// The stores of all sequences after the span's rows were made.
+fn stores(
+    s: &Span,
+    kind: Kind,
+    case: &Case,
+    biased: &[f32],
+    angles: &Angles,
+    stored: usize,
+) -> Vec<u8> {
     let size = match kind {
         Kind::Kv => s.row.stored(true),
         Kind::Index => index_row_bytes(s.row.dim),
         Kind::F32 => s.row.stored(false),
     };
-    let stored = range.end + 1;
-    let mut want = vec![0x5au8; stored * size];
-    for w in range.clone() {
-        let mut row = case.row(s, &biased, w);
-        angles.turn(w - range.start, &mut row, Turn::Forward);
-        let out = &mut want[w * size..][..size];
+    let mut want = vec![UNTOUCHED; SEQUENCES * stored * size];
+    for w in s.rows() {
+        let mut row = case.row(s, biased, w);
+        let token = OTHER + (w + 1) * s.ratio - 1 - s.pos;
+        angles.turn(token, &mut row, Turn::Forward);
+        let out = &mut want[(MINE * stored + w) * size..][..size];
         match kind {
             Kind::Kv => pack(&mut row, s.row.n_rot, out),
             Kind::Index => {
@@ -145,41 +202,70 @@ fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, 
             Kind::F32 => out.copy_from_slice(&f32_bytes(&row)),
         }
     }
-    let mut load = |v: &[f32]| runner.load(&f32_bytes(v), 0);
-    let (keys, gates, ape) = (load(&case.keys)?, load(&case.gates)?, load(&case.ape)?);
-    let ring = [load(&case.ring_keys)?, load(&case.ring_gates)?];
-    let (norm, pairs) = (load(&case.norm)?, load(&angles.pairs)?);
-    let store = runner.load(&vec![0x5au8; stored * size], 0)?;
-    let call = compress::rows(s, kind, stored)?;
-    let name = format!(
-        "{} {} of {} from {}",
-        call.kernel,
-        range.len(),
-        s.row.dim,
-        s.pos
-    );
-    runner.launch(
-        &call,
-        &[keys, gates, ring[0], ring[1], ape, norm, pairs, store],
-    )?;
-    let mut outcomes = vec![compare_bytes(&name, &want, &runner.read(store)?)];
-    runner.launch(&compress::keep(s)?, &[keys, gates, ape, ring[0], ring[1]])?;
-    let kept = [
-        (&case.keys, case.ring_keys.clone()),
-        (&biased, case.ring_gates.clone()),
-    ];
-    for ((pass, mut want), ring) in kept.into_iter().zip(ring) {
-        let wide = s.wide();
-        for x in s.pos..s.pos + s.len {
-            let slot = (x & (s.ring - 1)) * wide;
-            want[slot..slot + wide].copy_from_slice(&pass[(x - s.pos) * wide..][..wide]);
+    want
+}
+
+/// Rings of all sequences: those of others as they are, then `mine`.
+fn rings(s: &Span, mine: &[f32]) -> Vec<f32> {
+    [&vec![f32::NAN; MINE * s.ring * s.wide()], mine].concat()
+}
+
+/// The rings after the pass's values were kept; `other` and `pass` are the spans' keys or gates.
+fn kept(s: &Span, ring: &[f32], other: impl Fn(usize, usize) -> f32, pass: &[f32]) -> Vec<f32> {
+    let wide = s.wide();
+    let mut want = rings(s, ring);
+    for i in 0..OTHER {
+        for d in 0..wide {
+            want[(FIRST + i) * wide + d] = other(i, d);
         }
-        let got = runner.read(ring)?;
-        outcomes.push(compare_bytes(
-            format!("compress_keep after {name}"),
-            &f32_bytes(&want),
-            &got,
-        ));
+    }
+    let mine = MINE * s.ring * wide;
+    for x in s.pos..s.pos + s.len {
+        let slot = mine + (x & (s.ring - 1)) * wide;
+        want[slot..slot + wide].copy_from_slice(&pass[(x - s.pos) * wide..][..wide]);
+    }
+    want
+}
+
+fn one<R: Runner>(runner: &mut R, s: &Span, kind: Kind) -> Result<Vec<Outcome>, KernelError> {
+    let mut noise = Noise::new((s.pos * 1000 + s.len + s.row.dim) as u64);
+    let case = Case::new(s, &mut noise);
+    let biased = case.biased(s);
+    let (range, wide) = (s.rows(), s.wide());
+    let angles = Angles::new(&mut noise, OTHER + s.len, s.row.n_rot);
+    let stored = range.end + 1;
+    let want = stores(s, kind, &case, &biased, &angles, stored);
+    // The other span's rows stand first.
+    let other = vec![0.5f32; OTHER * wide];
+    let mut load = |v: &[f32]| runner.load(&f32_bytes(v), 0);
+    let keys = load(&[&other, &case.keys[..]].concat())?;
+    let gates = load(&[&other, &case.gates[..]].concat())?;
+    let ring = [
+        load(&rings(s, &case.ring_keys))?,
+        load(&rings(s, &case.ring_gates))?,
+    ];
+    let (ape, norm, pairs) = (load(&case.ape)?, load(&case.norm)?, load(&angles.pairs)?);
+    let spots: Vec<u8> = s.spots().iter().flat_map(Spot::bytes).collect();
+    let spots = runner.load(&spots, 0)?;
+    let store = runner.load(&vec![UNTOUCHED; want.len()], 0)?;
+    let call = compress::rows(&s.pass(), kind, stored)?;
+    let (made, dim) = (range.len(), s.row.dim);
+    let name = format!("{} {made} of {dim} from {}", call.kernel, s.pos);
+    let buffers = [
+        keys, gates, ring[0], ring[1], ape, norm, pairs, spots, store,
+    ];
+    runner.launch(&call, &buffers)?;
+    let mut outcomes = vec![compare_bytes(&name, &want, &runner.read(store)?)];
+    let buffers = [keys, gates, ape, spots, ring[0], ring[1]];
+    runner.launch(&compress::keep(&s.pass())?, &buffers)?;
+    let table = |i: usize, d: usize| 0.5 + case.ape[(FIRST + i) % s.ratio * wide + d];
+    let wants = [
+        kept(s, &case.ring_keys, |_, _| 0.5, &case.keys),
+        kept(s, &case.ring_gates, table, &biased),
+    ];
+    for (want, ring) in wants.into_iter().zip(ring) {
+        let name = format!("compress_keep after {name}");
+        outcomes.push(compare_bytes(name, &f32_bytes(&want), &runner.read(ring)?));
     }
     Ok(outcomes)
 }

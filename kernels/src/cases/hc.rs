@@ -1,10 +1,10 @@
 //! Cases of `hc.cu`.
 
-use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32};
+use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32};
 use crate::KernelError;
 use crate::cpu::{
-    HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, rms_factor, rms_norm,
-    scale_in_place,
+    HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap, rms_factor,
+    rms_norm, scale_in_place,
 };
 use crate::launch::hc::{self, SITE, STREAMS, Site};
 
@@ -23,6 +23,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     let mut outcomes = Vec::new();
     for (n, d, iterations) in shapes {
         outcomes.extend(site(runner, n, d, iterations)?);
+        runner.reset();
+        outcomes.push(tap(runner, n, d)?);
         runner.reset();
         for used in [0, 6] {
             outcomes.push(post(runner, n, d, used)?);
@@ -152,4 +154,21 @@ fn post<R: Runner>(
     runner.launch(&hc::post(n, d, used)?, &buffers)?;
     let name = format!("hc_post {n}x{d} with {used} slots");
     Ok(compare_f32(name, &want, &to_f32(&runner.read(buffers[0])?)))
+}
+
+/// The middle one of three layers; the others' places stay as they are.
+fn tap<R: Runner>(runner: &mut R, n: usize, d: usize) -> Result<Outcome, KernelError> {
+    let x = Noise::new((n + d) as u64).activations(n * STREAMS, d);
+    let mut want = vec![f32::from_bits(u32::MAX); n * 3 * d];
+    for (x, out) in x.chunks(STREAMS * d).zip(want.chunks_mut(3 * d)) {
+        hc_tap(x, &mut out[d..2 * d]);
+    }
+    let buffers = [
+        runner.load(&f32_bytes(&x), 0)?,
+        runner.poisoned(want.len() * 4)?,
+    ];
+    runner.launch(&hc::tap(n, d, 3, 1)?, &buffers)?;
+    let got = runner.read(buffers[1])?;
+    let name = format!("hc_tap {n}x{d}");
+    Ok(compare_bytes(name, &f32_bytes(&want), &got))
 }

@@ -43,6 +43,9 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     Ok(outcomes)
 }
 
+/// Rows of another sequence before those that are scored.
+const FIRST: usize = 2;
+
 /// Inputs of a scoring step.
 struct Case {
     s: Scores,
@@ -66,15 +69,16 @@ impl Case {
             .map(|i| rows - (n - 1 - i) * rows / (n + 1))
             .collect();
         let size = index_row_bytes(DIM);
-        let mut packed = vec![0u8; rows * size];
-        for (row, out) in keys.chunks(DIM).zip(packed.chunks_mut(size)) {
+        let mut packed = vec![0xffu8; (FIRST + rows) * size];
+        let mine = packed[FIRST * size..].chunks_mut(size);
+        for (row, out) in keys.chunks(DIM).zip(mine) {
             pack_index_row(row, 1, out);
         }
         let s = Scores {
             n,
             heads,
             dim: DIM,
-            rows,
+            rows: FIRST + rows,
             stride: rows + 3,
             skip: if n > 1 { visible[0] } else { 0 },
             factor: (1.0 / ((DIM * heads) as f64).sqrt()) as f32,
@@ -158,18 +162,22 @@ fn scored<R: Runner>(
     let words: Vec<u32> = case.visible.iter().map(|v| *v as u32).collect();
     let mut load = |bytes: &[u8]| runner.load(bytes, 0);
     let (w, seen) = (load(&f32_bytes(&case.w))?, load(&u32_bytes(&words))?);
+    let firsts = load(&u32_bytes(&vec![FIRST as u32; n]))?;
+    let store = [&[f32::NAN; FIRST * DIM], &case.keys[..]].concat();
     let packed = [
         load(&codes)?,
         load(&f32_bytes(&scales))?,
         w,
         load(&case.packed)?,
         seen,
+        firsts,
     ];
     let floats = [
         load(&f32_bytes(&case.q))?,
         w,
-        load(&f32_bytes(&case.keys))?,
+        load(&f32_bytes(&store))?,
         seen,
+        firsts,
     ];
     let mut outcomes = Vec::new();
     for (call, inputs) in [

@@ -1,6 +1,6 @@
 //! Cases of `tiled.cu`: every format in tile order, alone and as experts.
 
-use fpx_quant::{Format, Fp2Dialect};
+use fpx_quant::{Format, Fp2Dialect, Fp6Endpoint};
 
 use super::reference::{self, Activations};
 use super::route::planned;
@@ -22,6 +22,10 @@ pub const FORMATS: &[Format] = &[
     Format::Fp3,
     Format::Q8_0,
     Format::Mxfp4,
+    Format::Fp4,
+    Format::Fp6(Fp6Endpoint::Zero),
+    Format::Fp6(Fp6Endpoint::Neg32),
+    Format::Fp8,
 ];
 
 /// Random file blocks: all codes, all valid scales where `wild`, usual ones else; a tenth zero.
@@ -39,6 +43,9 @@ pub fn random_blocks(format: Format, count: usize, noise: &mut Noise, wild: bool
         };
         match format {
             Format::Fp4Fast => block[16] = ue4m3(),
+            Format::Fp4 => (block[16], block[17]) = (ue4m3(), ue4m3()),
+            Format::Fp6(_) => (block[24], block[25]) = (ue4m3(), ue4m3()),
+            Format::Fp8 => block[32] = ue4m3(),
             Format::Fp2(_) => (block[8], block[9]) = (ue4m3(), ue4m3()),
             Format::Fp3 => (block[12], block[13]) = (ue4m3(), ue4m3()),
             // Halves from 2^-9 to 2^-2, some negative, some denormal.

@@ -144,6 +144,14 @@ dispatch! {
     pub fn hc_post(streams: &mut [f32], block: &[f32], mix: &HcMix) = hc_post_impl
 }
 
+/// What a drafter sees of a layer: the mean of the streams. `streams` `[4, d]`, `out` `[d]`, f32.
+pub fn hc_tap(streams: &[f32], out: &mut [f32]) {
+    let d = out.len();
+    for (j, v) in out.iter_mut().enumerate() {
+        *v = (((streams[j] + streams[d + j]) + streams[2 * d + j]) + streams[3 * d + j]) * 0.25;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

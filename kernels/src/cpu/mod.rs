@@ -59,7 +59,7 @@ mod select;
 pub use attend::{AttendScratch, KEY_CHUNK, attend};
 pub use compress::{Entry, pool_row};
 pub use expert::{add_rows, swiglu};
-pub use hc::{HcMix, HcParams, N_HC, hc_collapse, hc_head_weights, hc_mix, hc_post};
+pub use hc::{HcMix, HcParams, N_HC, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap};
 pub use index::{
     INDEX_TILE, IndexTile, index_score_tile, index_scores_f32, quantise_index_heads,
     unpack_index_tile,

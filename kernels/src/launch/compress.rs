@@ -18,36 +18,59 @@ pub enum Kind {
     F32,
 }
 
-/// One compressor's part of a pass: a span of one sequence.
+/// One compressor in a pass of spans of several sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Span {
+pub struct Pass {
     /// Width and rotated part of a row.
     pub row: Row,
     /// Tokens a row.
     pub ratio: usize,
     /// 2 where a row also uses the first halves of the window before, else 1.
     pub overlap: usize,
-    /// Open rows of the ring: a power of two.
+    /// Open rows of a ring: a power of two.
     pub ring: usize,
-    /// First position of the pass.
-    pub pos: usize,
-    /// Its tokens.
-    pub len: usize,
+    /// Tokens of the pass.
+    pub tokens: usize,
+    /// Sequences that rings and stores have room for.
+    pub sequences: usize,
     /// Added to mean squares.
     pub eps: f32,
 }
 
-impl Span {
+/// Where a token of a pass stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spot {
+    /// Its position.
+    pub pos: u32,
+    /// First position of its span.
+    pub first: u32,
+    /// Position after the span.
+    pub end: u32,
+    /// Index of its sequence among rings and stores.
+    pub sequence: u32,
+}
+
+/// Bytes of a [`Spot`] on a device.
+pub const SPOT_BYTES: usize = 16;
+
+impl Spot {
+    /// As the kernels read it.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; SPOT_BYTES] {
+        let mut out = [0; SPOT_BYTES];
+        let words = [self.pos, self.first, self.end, self.sequence];
+        for (to, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
+        }
+        out
+    }
+}
+
+impl Pass {
     /// Width of an open row.
     #[must_use]
     pub fn wide(&self) -> usize {
         self.overlap * self.row.dim
-    }
-
-    /// The rows whose windows end in the span.
-    #[must_use]
-    pub fn rows(&self) -> std::ops::Range<usize> {
-        self.pos / self.ratio..(self.pos + self.len) / self.ratio
     }
 
     fn check(&self, name: &'static str) -> Result<(), KernelError> {
@@ -61,27 +84,31 @@ impl Span {
             "a power of two that holds a row's windows",
             self.ring,
             fits,
-        )?;
-        int(name, "positions", self.pos.saturating_add(self.len))?;
-        Ok(())
+        )
     }
 
-    /// Bytes of the pass's keys or gates, and of the ring's.
+    /// Bytes of the pass's keys or gates, and of the rings'.
     fn sizes(&self, name: &'static str) -> Result<(u64, u64), KernelError> {
         Ok((
-            bytes(name, &[self.len, self.wide(), 4])?,
-            bytes(name, &[self.ring, self.wide(), 4])?,
+            bytes(name, &[self.tokens, self.wide(), 4])?,
+            bytes(name, &[self.sequences, self.ring, self.wide(), 4])?,
         ))
+    }
+
+    fn spots(&self, name: &'static str) -> Result<Arg, KernelError> {
+        Ok(Arg::Read(bytes(name, &[self.tokens, SPOT_BYTES])?))
     }
 }
 
-/// All rows of a span into a store of `stored` rows. Buffers: keys, gates `[len][wide]` f32 (gates
-/// without the position table), ring keys, ring gates `[ring][wide]`, ape `[ratio][wide]`, norm
-/// `[dim]`, angles `[rows][n_rot / 2][2]` of the windows' first positions, store.
+/// The rows of all windows that end in the pass, into stores of `stored` rows a sequence. Buffers: keys, gates
+/// `[tokens][wide]` f32 (gates without the position table), ring keys, ring gates `[sequences][ring][wide]`,
+/// ape `[ratio][wide]`, norm `[dim]`, angles `[tokens][n_rot / 2][2]` of the first position of the window that a
+/// token ends, spots `[tokens]` of 16 bytes, store `[sequences][stored][row bytes]`. A row past `stored` must
+/// not end in the pass.
 ///
 /// # Errors
-/// `Shape`: also a span in which no window ends.
-pub fn rows(s: &Span, kind: Kind, stored: usize) -> Result<Call, KernelError> {
+/// `Shape`.
+pub fn rows(s: &Pass, kind: Kind, stored: usize) -> Result<Call, KernelError> {
     let (name, row_bytes) = match kind {
         Kind::Kv => ("compress_kv", s.row.stored(true)),
         Kind::Index => ("compress_index", index_row_bytes(s.row.dim)),
@@ -90,16 +117,8 @@ pub fn rows(s: &Span, kind: Kind, stored: usize) -> Result<Call, KernelError> {
     s.check(name)?;
     let power = kind != Kind::Index || s.row.dim.is_power_of_two();
     require(name, "dim", "a power of two", s.row.dim, power)?;
-    let (range, (pass, ring)) = (s.rows(), s.sizes(name)?);
-    let fits = range.end <= stored;
-    require(
-        name,
-        "rows of the store",
-        "at least the last one made",
-        stored,
-        fits,
-    )?;
-    let grid = [grid_x(name, range.len() as u64)?, 1, 1];
+    let (pass, ring) = s.sizes(name)?;
+    let grid = [grid_x(name, s.tokens as u64)?, 1, 1];
     let call = Call::new(SOURCE, name, grid, 512)
         .arg(Arg::Read(pass))
         .arg(Arg::Read(pass))
@@ -107,16 +126,16 @@ pub fn rows(s: &Span, kind: Kind, stored: usize) -> Result<Call, KernelError> {
         .arg(Arg::Read(ring))
         .arg(Arg::Read(bytes(name, &[s.ratio, s.wide(), 4])?))
         .arg(Arg::Read(bytes(name, &[s.row.dim, 4])?))
-        .arg(Arg::Read(s.row.angles(name, range.len())?))
-        .arg(Arg::Write(bytes(name, &[stored, row_bytes])?));
+        .arg(Arg::Read(s.row.angles(name, s.tokens)?))
+        .arg(s.spots(name)?)
+        .arg(Arg::Write(bytes(name, &[s.sequences, stored, row_bytes])?));
     let sizes = [
-        range.start,
-        s.pos,
         s.ratio,
         s.overlap,
         s.row.dim,
         s.ring - 1,
         s.row.n_rot,
+        stored,
     ];
     let call = sizes.iter().try_fold(call, |call, size| {
         Ok::<_, KernelError>(call.arg(Arg::I32(int(name, "size", *size)?)))
@@ -124,29 +143,28 @@ pub fn rows(s: &Span, kind: Kind, stored: usize) -> Result<Call, KernelError> {
     Ok(call.arg(Arg::F32(s.eps)))
 }
 
-/// The span's last open rows into the ring, after [`rows`]. Buffers: keys, gates `[len][wide]`, ape
-/// `[ratio][wide]`, ring keys, ring gates `[ring][wide]`.
+/// The last open rows of every span into its ring, after [`rows`]. Buffers: keys, gates `[tokens][wide]`, ape
+/// `[ratio][wide]`, spots `[tokens]` of 16 bytes, ring keys, ring gates `[sequences][ring][wide]`.
 ///
 /// # Errors
 /// `Shape`.
-pub fn keep(s: &Span) -> Result<Call, KernelError> {
+pub fn keep(s: &Pass) -> Result<Call, KernelError> {
     const NAME: &str = "compress_keep";
     s.check(NAME)?;
     let (pass, ring) = s.sizes(NAME)?;
-    let end = s.pos + s.len;
-    let from = end.saturating_sub(s.ring).max(s.pos);
     let grid = [
         grid_x(NAME, s.wide().div_ceil(256) as u64)?,
-        grid_y(NAME, "positions", end - from)?,
+        grid_y(NAME, "tokens", s.tokens)?,
         1,
     ];
     let call = Call::new(SOURCE, NAME, grid, 256)
         .arg(Arg::Read(pass))
         .arg(Arg::Read(pass))
         .arg(Arg::Read(bytes(NAME, &[s.ratio, s.wide(), 4])?))
+        .arg(s.spots(NAME)?)
         .arg(Arg::Write(ring))
         .arg(Arg::Write(ring));
-    let sizes = [from, s.pos, s.ratio, s.wide(), s.ring - 1];
+    let sizes = [s.ratio, s.wide(), s.ring - 1];
     sizes.iter().try_fold(call, |call, size| {
         Ok(call.arg(Arg::I32(int(NAME, "size", *size)?)))
     })
@@ -156,8 +174,8 @@ pub fn keep(s: &Span) -> Result<Call, KernelError> {
 mod tests {
     use super::*;
 
-    fn span(pos: usize, len: usize) -> Span {
-        Span {
+    fn pass(tokens: usize) -> Pass {
+        Pass {
             row: Row {
                 dim: 512,
                 n_rot: 64,
@@ -165,31 +183,37 @@ mod tests {
             ratio: 4,
             overlap: 2,
             ring: 16,
-            pos,
-            len,
+            tokens,
+            sequences: 3,
             eps: 1e-6,
         }
     }
 
     #[test]
-    fn a_span_makes_the_rows_whose_windows_end_in_it() {
-        assert_eq!(span(0, 3).rows(), 0..0);
-        assert_eq!(span(3, 1).rows(), 0..1);
-        assert_eq!(span(5, 8).rows(), 1..3);
-        assert_eq!(rows(&span(5, 8), Kind::Kv, 3).unwrap().grid, [2, 1, 1]);
-        // Of a long span only what the ring holds is kept.
-        assert_eq!(keep(&span(5, 8)).unwrap().grid, [4, 8, 1]);
-        assert_eq!(keep(&span(5, 80)).unwrap().grid, [4, 16, 1]);
+    fn grids_follow_the_tokens_alone() {
+        assert_eq!(rows(&pass(9), Kind::Kv, 3).unwrap().grid, [9, 1, 1]);
+        assert_eq!(keep(&pass(80)).unwrap().grid, [4, 80, 1]);
+        assert_eq!(rows(&pass(70_000), Kind::Kv, 0).unwrap().grid[0], 70_000);
+        let spot = Spot {
+            pos: 1,
+            first: 2,
+            end: 3,
+            sequence: 258,
+        };
+        assert_eq!(
+            spot.bytes(),
+            [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, 1, 0, 0]
+        );
     }
 
     #[test]
-    fn spans_the_kernels_do_not_take_are_refused() {
-        assert!(rows(&span(0, 3), Kind::Kv, 10).is_err(), "no window ends");
-        assert!(rows(&span(5, 8), Kind::Kv, 2).is_err(), "a store too small");
-        let mut ring = span(5, 8);
+    fn passes_the_kernels_do_not_take_are_refused() {
+        assert!(rows(&pass(0), Kind::Kv, 10).is_err(), "no tokens");
+        assert!(keep(&pass(65_536)).is_err(), "more tokens than a grid has");
+        let mut ring = pass(8);
         ring.ring = 4;
         assert!(keep(&ring).is_err(), "a ring smaller than two windows");
-        let mut dim = span(5, 8);
+        let mut dim = pass(8);
         dim.row.dim = 96;
         assert!(rows(&dim, Kind::Index, 3).is_err(), "no power of two");
     }

@@ -115,6 +115,27 @@ pub fn post(n: usize, d: usize, used: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "slots", used)?)))
 }
 
+/// The mean of the streams, place `place` of `layers` tapped ones. Buffers: x `[n][4][d]` f32, out
+/// `[n][layers][d]` f32.
+///
+/// # Errors
+/// `Shape`.
+pub fn tap(n: usize, d: usize, layers: usize, place: usize) -> Result<Call, KernelError> {
+    const NAME: &str = "hc_tap";
+    require(NAME, "place", "below the layers", place, place < layers)?;
+    let grid = [
+        grid_x(NAME, d.div_ceil(256) as u64)?,
+        grid_y(NAME, "tokens", n)?,
+        1,
+    ];
+    Ok(Call::new(SOURCE, NAME, grid, 256)
+        .arg(Arg::Read(bytes(NAME, &[n, STREAMS, d, 4])?))
+        .arg(Arg::Write(bytes(NAME, &[n, layers, d, 4])?))
+        .arg(Arg::I32(int(NAME, "width of a stream", d)?))
+        .arg(Arg::I32(int(NAME, "layers", layers)?))
+        .arg(Arg::I32(int(NAME, "place", place)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +164,7 @@ mod tests {
             "the head has no rounds"
         );
         assert_eq!(post(65_535, 300, 6).unwrap().grid, [2, 65_535, 1]);
+        assert!(tap(2, 300, 3, 2).is_ok() && tap(2, 300, 3, 3).is_err());
         assert!(post(65_536, 300, 6).is_err() && post(0, 300, 0).is_err());
     }
 }

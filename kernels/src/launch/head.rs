@@ -1,6 +1,6 @@
 //! Launches of `embed.cu` and `head.cu`: tokens in, tokens out.
 
-use fpx_quant::{Format, FormatError, Fp2Dialect};
+use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
@@ -24,6 +24,10 @@ fn embedding(format: Format) -> Result<(&'static str, u32), FormatError> {
         Format::Fp3 => ("embed_fp3", 0),
         Format::Q8_0 => ("embed_q8", 0),
         Format::Mxfp4 => ("embed_mxfp4", 0),
+        Format::Fp4 => ("embed_fp4", 0),
+        Format::Fp6(Fp6Endpoint::Zero) => ("embed_fp6", 0),
+        Format::Fp6(Fp6Endpoint::Neg32) => ("embed_fp6", 0xe0),
+        Format::Fp8 => ("embed_fp8", 0),
         _ => {
             let what = "rows by token";
             return Err(FormatError::Unsupported { format, what });

@@ -46,7 +46,8 @@ impl Scores {
 }
 
 /// Scores of packed rows. Buffers: twice `[n][heads][128]` i8, scales `[n][heads][4]` f32, w
-/// `[n][heads]` f32, rows `[rows][68]`, visible `[n]` u32, scores `[n][stride]` f32.
+/// `[n][heads]` f32, rows `[rows][68]`, visible `[n]` u32, firsts `[n]` u32 (the row of the store at which the
+/// position's begin), scores `[n][stride]` f32.
 ///
 /// # Errors
 /// `Shape`.
@@ -64,13 +65,14 @@ pub fn packed(s: &Scores) -> Result<Call, KernelError> {
         .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, 4])?))
         .arg(Arg::Read(bytes(NAME, &[s.rows, index_row_bytes(DIM)])?))
         .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
+        .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
         .arg(Arg::Write(bytes(NAME, &[s.n, s.stride, 4])?))
         .arg(Arg::I32(int(NAME, "heads", s.heads)?));
     s.end(call)
 }
 
 /// Scores of f32 rows. Buffers: q `[n][heads][dim]` f32, w `[n][heads]` f32, rows `[rows][dim]` f32,
-/// visible `[n]` u32, scores `[n][stride]` f32.
+/// visible, firsts `[n]` u32, scores `[n][stride]` f32.
 ///
 /// # Errors
 /// `Shape`.
@@ -86,6 +88,7 @@ pub fn floats(s: &Scores) -> Result<Call, KernelError> {
         .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, s.dim, 4])?))
         .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, 4])?))
         .arg(Arg::Read(bytes(NAME, &[s.rows, s.dim, 4])?))
+        .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
         .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
         .arg(Arg::Write(bytes(NAME, &[s.n, s.stride, 4])?))
         .arg(Arg::I32(int(NAME, "heads", s.heads)?))

@@ -1,7 +1,7 @@
 //! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu`: a few activation rows on
 //! 4-way dots, alone or grouped by expert.
 
-use fpx_quant::{Format, FormatError, Fp2Dialect};
+use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 
 use super::a8::META_BYTES;
 use super::route::UNIT_BYTES;
@@ -54,6 +54,11 @@ impl Kind {
             Format::Fp3 => kind(names!("fp3"), 3, 2, 0),
             Format::Q8_0 => kind(names!("q8"), 8, 2, 0),
             Format::Mxfp4 => kind(names!("mxfp4"), 4, 1, 0),
+            Format::Fp4 => kind(names!("fp4"), 4, 2, 0),
+            Format::Fp6(Fp6Endpoint::Zero) => kind(names!("fp6"), 6, 2, 0),
+            // The byte of code 32: -32.
+            Format::Fp6(Fp6Endpoint::Neg32) => kind(names!("fp6"), 6, 2, 0xe0),
+            Format::Fp8 => kind(names!("fp8"), 8, 1, 0),
             _ => {
                 let what = "a product in tile order";
                 return Err(FormatError::Unsupported { format, what });
@@ -308,6 +313,9 @@ mod tests {
             Format::Fp4Fast,
             Format::Q8_0,
             Format::Mxfp4,
+            Format::Fp4,
+            Format::Fp6(Fp6Endpoint::Zero),
+            Format::Fp8,
         ] {
             let w = stack(format, 64, 1024);
             assert_eq!(w.packed_bytes(), w.raw_bytes(), "{format}");

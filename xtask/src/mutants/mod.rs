@@ -119,10 +119,17 @@ fn build(workspace: &Workspace, rows: &[&Row]) -> Result<Vec<TestBin>, Failure> 
         return Ok(Vec::new());
     }
     // Cargo takes features of the selected packages only; each passes its own on downwards.
-    let having = workspace.with_feature("mutants");
-    let having = having.into_iter().filter(|name| packages.contains(name));
-    let features = having
-        .map(|name| format!("{name}/mutants"))
+    let features = ["mutants", "host-exec"]
+        .into_iter()
+        // Faults of the target on a device need the kernels' host build.
+        .filter(|feature| *feature == "mutants" || sh::has("c++"))
+        .flat_map(|feature| {
+            let having = workspace.with_feature(feature).into_iter();
+            having
+                .filter(|name| packages.contains(name))
+                .map(move |name| format!("{name}/{feature}"))
+                .collect::<Vec<_>>()
+        })
         .collect::<Vec<_>>()
         .join(",");
     let mut args = vec!["--features", features.as_str()];

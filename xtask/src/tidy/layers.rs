@@ -174,6 +174,11 @@ const LAYERS: &[Layer] = &[
         ignorant_of: "how the product composes itself: it runs the binary",
     },
     Layer {
+        name: "fake-hip",
+        uses: &["device", "ds4-kernels"],
+        ignorant_of: "who loads it: it stands in for a vendor's library in tests",
+    },
+    Layer {
         name: "testkit",
         uses: &["engine-core", "fpx-quant", "gguf", "sampling", "text"],
         ignorant_of: "the code under test: ds4-target, ds4-kernels",

@@ -190,6 +190,12 @@ fn refusals<D: Driver>() -> [Check<D>; 8] {
     ]
 }
 
+/// The suite's kernels as functions of this process: for whoever stands in for a runtime.
+#[must_use]
+pub fn host_kernels() -> crate::driver::Code {
+    kernels::host()
+}
+
 /// Runs the suite on a device. `health` asks the driver for what it noticed on its own.
 ///
 /// # Errors

@@ -484,6 +484,10 @@ impl Driver for Cuda {
         let mut exec = ptr::null_mut();
         let made = cu!(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0));
         let ended = cu!(cuGraphDestroy(graph));
+        if ended.is_err() {
+            // Once more: nobody else knows this handle.
+            let _ = cu!(cuGraphDestroy(graph));
+        }
         made?;
         if let Err(e) = ended {
             let _ = cu!(cuGraphExecDestroy(exec));

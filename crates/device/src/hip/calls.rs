@@ -507,6 +507,10 @@ impl Driver for Hip {
             hipGraphInstantiate(&raw mut exec, graph, none, ptr::null_mut(), 0)
         );
         let ended = hip!(self, hipGraphDestroy(graph));
+        if ended.is_err() {
+            // Once more: nobody else knows this handle.
+            let _ = hip!(self, hipGraphDestroy(graph));
+        }
         made?;
         if let Err(e) = ended {
             let _ = hip!(self, hipGraphExecDestroy(exec));

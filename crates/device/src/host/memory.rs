@@ -9,6 +9,17 @@ const ALIGN: usize = 256;
 /// What fresh and freed memory holds: f32 NaN, int -1.
 const POISON: u8 = 0xff;
 
+/// Where an allocation lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Its first address.
+    pub start: Raw,
+    /// Its size.
+    pub bytes: u64,
+    /// Its kind of memory.
+    pub place: Place,
+}
+
 #[derive(Debug)]
 pub(super) struct Block {
     /// Owns the memory; touched only through addresses while the block is in the table.
@@ -77,8 +88,18 @@ impl Memory {
 
     /// Where the block that holds an address lies.
     pub(super) fn place(&self, address: Raw) -> Option<Place> {
+        self.block(address).map(|b| b.place)
+    }
+
+    /// The live block that holds an address.
+    pub(super) fn block(&self, address: Raw) -> Option<BlockInfo> {
         let (start, block) = self.blocks.range(..=address).next_back()?;
-        (block.live && address - start < block.len.max(1)).then_some(block.place)
+        let inside = block.live && address - start < block.len.max(1);
+        inside.then_some(BlockInfo {
+            start: *start,
+            bytes: block.len,
+            place: block.place,
+        })
     }
 
     /// Live blocks.

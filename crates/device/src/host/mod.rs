@@ -16,7 +16,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use crate::device::lock;
-use crate::driver::{Class, DriverError, DriverResult, Facts, Kind};
+use crate::driver::{Class, DriverError, DriverResult, Facts, Kind, Raw};
+pub use memory::BlockInfo;
 pub(crate) use state::Chaos;
 pub use state::Defect;
 use state::{Ready, State};
@@ -109,6 +110,12 @@ impl<M: Mode> Host<M> {
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         lock(&self.shared.state).violations.clone()
+    }
+
+    /// The live allocation that holds an address.
+    #[must_use]
+    pub fn block(&self, address: Raw) -> Option<BlockInfo> {
+        lock(&self.shared.state).memory.block(address)
     }
 
     /// How many allocations, streams, events, graphs and modules are alive.

@@ -203,15 +203,52 @@ impl LayerState {
     }
 }
 
-/// A sequence.
-#[derive(Clone, Debug)]
-pub struct SeqState {
+/// Where a sequence stands, wherever its rows are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
     /// Committed positions.
     pub pos: Pos,
     /// End of the last submitted span: rows up to here are written.
     pub end: Pos,
     /// Lowest position that may be committed now.
     pub floor: Pos,
+}
+
+impl Marks {
+    /// A sequence of `pos` positions.
+    #[must_use]
+    pub const fn at(pos: Pos) -> Self {
+        Self {
+            pos,
+            end: pos,
+            floor: pos,
+        }
+    }
+
+    /// A span was run up to position `end`; of a long one only the last `verify_max` prefixes may be committed.
+    pub fn ran(&mut self, end: usize, verify_max: usize) {
+        self.end = end as Pos;
+        self.floor = self.pos.max(end.saturating_sub(verify_max) as Pos);
+    }
+
+    /// Makes positions below `pos` the state, as [`engine_core::Target::commit`] says.
+    pub fn commit(&mut self, pos: Pos) {
+        let range = self.floor..=self.end;
+        debug_assert!(range.contains(&pos), "commit {pos} outside {range:?}");
+        let pos = if mutant(38) {
+            self.end
+        } else {
+            pos.clamp(self.floor, self.end)
+        };
+        *self = Self::at(pos);
+    }
+}
+
+/// A sequence.
+#[derive(Clone, Debug)]
+pub struct SeqState {
+    /// Where it stands.
+    pub marks: Marks,
     /// Per layer.
     pub layers: Vec<LayerState>,
 }
@@ -221,9 +258,7 @@ impl SeqState {
     #[must_use]
     pub fn new(shape: &StateShape) -> Self {
         Self {
-            pos: 0,
-            end: 0,
-            floor: 0,
+            marks: Marks::default(),
             layers: shape
                 .layers
                 .iter()
@@ -234,7 +269,7 @@ impl SeqState {
 
     /// Empties the sequence without touching its rows: stale rows are not state.
     pub fn reset(&mut self) {
-        (self.pos, self.end, self.floor) = (0, 0, 0);
+        self.marks = Marks::default();
     }
 
     /// Fills every row with NaN patterns, so that tests see any read of a row that is not state.

@@ -67,6 +67,12 @@ impl RowKind {
         }
     }
 
+    /// Whether its rows are f32 values.
+    #[must_use]
+    pub const fn is_f32(self) -> bool {
+        matches!(self, Self::F32 { .. })
+    }
+
     /// Elements of a row.
     #[must_use]
     pub const fn width(self) -> usize {

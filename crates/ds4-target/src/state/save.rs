@@ -8,13 +8,13 @@ use std::io::{Read, Write};
 use engine_core::Fault;
 use engine_core::mutant::mutant;
 
-use super::{CompState, SeqState, StateShape};
+use super::{CompState, Marks, SeqState, StateShape};
 
 const MAGIC: [u8; 8] = *b"4SPKSEQ1";
 
 /// Visits every live row in the order of the file.
 fn parts(seq: &SeqState, mut row: impl FnMut(Part<'_>)) {
-    let pos = seq.pos as usize;
+    let pos = seq.marks.pos as usize;
     for layer in &seq.layers {
         let from = pos.saturating_sub(layer.shape.window - 1);
         for x in from..pos {
@@ -63,9 +63,9 @@ pub fn save(
     head.extend_from_slice(fingerprint);
     head.push(u8::from(shape.kv_sim));
     head.extend_from_slice(&[0; 3]);
-    head.extend_from_slice(&seq.pos.to_le_bytes());
+    head.extend_from_slice(&seq.marks.pos.to_le_bytes());
     to.write_all(&head)?;
-    let pos = seq.pos as usize;
+    let pos = seq.marks.pos as usize;
     let (mut buffer, mut failed) = (Vec::new(), None);
     parts(seq, |part| {
         if failed.is_some() {
@@ -135,7 +135,7 @@ pub fn load(
     }
     let result = load_rows(seq, pos as usize, from);
     if result.is_ok() {
-        (seq.pos, seq.end, seq.floor) = (pos, pos, pos);
+        seq.marks = Marks::at(pos);
     }
     result
 }

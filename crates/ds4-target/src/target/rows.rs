@@ -3,7 +3,8 @@
 //! Must not know: layers, state, which sequences are open.
 
 use engine_core::mutant::mutant;
-use engine_core::{Pos, Rows, Span, TokenId, Want};
+use engine_core::seams::TargetInfo;
+use engine_core::{Fault, Out, Pos, Rows, Span, TokenId, Want};
 use sampling::Sampler;
 
 use crate::batch::Batch;
@@ -11,8 +12,95 @@ use crate::layers::Ctx;
 use crate::pool::split;
 use crate::weights::Weights;
 
+/// Refuses what no pass does: taps on layers the model does not have, plans that need history.
+pub(crate) fn refuse(spans: &[Span], n_layer: usize) -> Result<(), Fault> {
+    for layer in spans.iter().flat_map(|s| s.tap.layers.iter()) {
+        if layer.index() >= n_layer {
+            return Err(Fault::Unsupported(
+                "a tap on a layer the model does not have",
+            ));
+        }
+    }
+    let needs_history = |want: &Want| match want {
+        Want::Ids(p) | Want::Both(p) => !p.penalties.is_neutral(),
+        Want::Logits => false,
+    };
+    if spans.iter().any(|s| needs_history(&s.want)) {
+        return Err(Fault::Unsupported(
+            "a plan with penalties in the pass (ask for logits)",
+        ));
+    }
+    Ok(())
+}
+
+/// Which rows each span gets, and room for its features.
+pub(crate) fn lay_out(rows: &mut Rows, spans: &[Span], n_vocab: usize, n_embd: usize) {
+    rows.clear(n_vocab);
+    let mut row = 0;
+    for span in spans {
+        let n = match span.out {
+            Out::None => 0,
+            Out::Last => 1,
+            Out::All => span.range.len(),
+        };
+        rows.span_rows.push(row..row + n);
+        row += n;
+        let at = rows.features.len();
+        let len = span.range.len() * span.tap.layers.len() * n_embd;
+        rows.features.resize(at + len, f32::NAN);
+        rows.span_features.push(at..at + len);
+    }
+}
+
+/// How many final hidden states `rows` holds; refuses lengths that do not fit.
+pub(crate) fn check_head(info: &TargetInfo, rows: &[f32], out: &[f32]) -> Result<usize, Fault> {
+    let (d, v) = (info.n_embd, info.n_vocab);
+    let n = rows.len() / d;
+    if rows.len() != n * d || out.len() != n * v {
+        let expected = format!("rows of {d}, logits of {v}");
+        let got = format!("{} and {} values", rows.len(), out.len());
+        return Err(Fault::BadState {
+            field: "head rows",
+            expected,
+            got,
+        });
+    }
+    Ok(n)
+}
+
+/// Embedding rows, `out` `[tokens, n_embd]`.
+pub(crate) fn embed(
+    w: &Weights,
+    info: &TargetInfo,
+    tokens: &[TokenId],
+    out: &mut [f32],
+) -> Result<(), Fault> {
+    let (d, n_vocab) = (info.n_embd, info.n_vocab);
+    if out.len() != tokens.len() * d {
+        let (expected, got) = ((tokens.len() * d).to_string(), out.len().to_string());
+        return Err(Fault::BadState {
+            field: "embedding rows",
+            expected,
+            got,
+        });
+    }
+    for (index, token) in tokens.iter().enumerate() {
+        if *token as usize >= n_vocab {
+            return Err(Fault::BadToken {
+                token: *token,
+                index,
+                n_vocab,
+            });
+        }
+    }
+    for (token, out) in tokens.iter().zip(out.chunks_exact_mut(d)) {
+        w.embed.decode(*token as usize, out);
+    }
+    Ok(())
+}
+
 /// Turns logits into what each row asked for. `pos`: position of each row's token.
-pub(super) fn deliver(
+pub(crate) fn deliver(
     spans: &[Span],
     pos: impl Fn(usize) -> Pos,
     logits: &[f32],
@@ -43,7 +131,7 @@ pub(super) fn deliver(
     }
 }
 
-pub(super) fn embed_streams(ctx: &Ctx<'_>, w: &Weights, batch: &Batch, x: &mut [f32]) {
+pub(crate) fn embed_streams(ctx: &Ctx<'_>, w: &Weights, batch: &Batch, x: &mut [f32]) {
     let d = ctx.meta.n_embd;
     ctx.pool.each(batch.n(), 16, split(x, 4 * d), |i, x| {
         let (first, rest) = x.split_at_mut(d);
@@ -59,16 +147,14 @@ pub(super) fn embed_streams(ctx: &Ctx<'_>, w: &Weights, batch: &Batch, x: &mut [
 }
 
 /// Copies the mean of the streams after layer `at` for spans that tap it.
-pub(super) fn tap(batch: &Batch, spans: &[Span], at: usize, x: &[f32], d: usize, rows: &mut Rows) {
+pub(crate) fn tap(batch: &Batch, spans: &[Span], at: usize, x: &[f32], d: usize, rows: &mut Rows) {
     for ((span, piece), features) in spans.iter().zip(&batch.pieces).zip(&rows.span_features) {
         let layers = &span.tap.layers;
         for (slot, _) in layers.iter().enumerate().filter(|(_, l)| l.index() == at) {
             for i in 0..piece.len {
                 let x = &x[(piece.at + i) * 4 * d..][..4 * d];
                 let to = features.start + (i * layers.len() + slot) * d;
-                for (j, f) in rows.features[to..to + d].iter_mut().enumerate() {
-                    *f = (((x[j] + x[d + j]) + x[2 * d + j]) + x[3 * d + j]) * 0.25;
-                }
+                ds4_kernels::cpu::hc_tap(x, &mut rows.features[to..to + d]);
             }
         }
     }

@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Eval(EvalCommand),
     /// Show what this machine offers.
     Doctor(DoctorArgs),
+    /// Compare every kernel on a device with its definition, value by value.
+    Selftest(SelftestArgs),
     /// Show every switch of the environment, with the value in force.
     Switches(SwitchesArgs),
 }
@@ -45,6 +47,29 @@ pub(crate) enum Command {
 /// What `doctor` is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// File of NVRTC, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nvrtc: Option<PathBuf>,
+    /// File of the HIP runtime, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hip: Option<PathBuf>,
+    /// File of hipRTC, instead of the system's search.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hiprtc: Option<PathBuf>,
+}
+
+/// What `selftest` is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SelftestArgs {
+    /// The device: cuda:N, hip:N, or cpu (builds with the feature host-exec).
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: String,
+    /// The short case lists: seconds where a device is emulated.
+    #[arg(long)]
+    pub(crate) quick: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

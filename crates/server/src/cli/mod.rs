@@ -15,6 +15,7 @@ mod make;
 mod model;
 mod out;
 mod run;
+mod selftest;
 mod serve;
 mod switching;
 
@@ -46,6 +47,7 @@ pub fn main() -> ExitCode {
         Command::Mark(args) => make::mark(&args),
         Command::Eval(command) => eval::eval(&command),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Selftest(args) => selftest::run(&args),
         Command::Switches(_) => Ok(()),
     };
     match result {

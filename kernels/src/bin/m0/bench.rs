@@ -4,14 +4,15 @@
 
 use std::io::Write;
 
+use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::cases::{Runner, compare_f32, to_f32};
-use ds4_kernels::cuda::{Buffer, Cuda};
 use ds4_kernels::launch::bench as bench_call;
 use ds4_kernels::launch::fp4f::{self, Gemm, Gemv, Tile32};
 use ds4_kernels::launch::{Call, a8};
 
 use crate::report::{Compiled, Line, Report, Timing};
+use crate::rig::{Buffer, Rig};
 
 pub(crate) const REPLAYS: usize = 31;
 const TUNING: usize = 5;
@@ -23,7 +24,7 @@ const GEMM: [(usize, usize, usize); 3] =
 
 /// Ceilings, resources, then every shape.
 pub(crate) fn run(
-    gpu: &mut Cuda,
+    gpu: &mut Rig<impl Driver>,
     report: &mut Report,
     out: &mut impl Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
@@ -61,13 +62,13 @@ pub(crate) fn timing(name: String, mut ms: Vec<f32>, launches: usize) -> Timing 
 }
 
 /// Bandwidth of reading, and of copying by a kernel and by the driver, over 2 GiB.
-fn ceilings(gpu: &mut Cuda, report: &mut Report) -> Result<(), KernelError> {
+fn ceilings(gpu: &mut Rig<impl Driver>, report: &mut Report) -> Result<(), KernelError> {
     const BYTES: usize = 2 << 30;
-    let (_, processors) = gpu.describe()?;
+    let (_, processors) = gpu.describe();
     let (a, b, sink) = (gpu.raw(BYTES)?, gpu.raw(BYTES)?, gpu.raw(16)?);
     fill(gpu, a, 1, u32::MAX, 0)?;
     fill(gpu, b, 2, u32::MAX, 0)?;
-    let blocks = processors.cast_unsigned() * 2;
+    let blocks = processors * 2;
     let (read, copy) = (
         bench_call::read(BYTES, blocks)?,
         bench_call::copy(BYTES, blocks)?,
@@ -84,12 +85,22 @@ fn ceilings(gpu: &mut Cuda, report: &mut Report) -> Result<(), KernelError> {
     Ok(())
 }
 
-fn fill(gpu: &mut Cuda, buffer: Buffer, seed: u32, and: u32, or: u32) -> Result<(), KernelError> {
+fn fill(
+    gpu: &mut Rig<impl Driver>,
+    buffer: Buffer,
+    seed: u32,
+    and: u32,
+    or: u32,
+) -> Result<(), KernelError> {
     gpu.submit(&bench_call::fill(buffer.len(), seed, and, or)?, &[buffer])
 }
 
 /// Notes a kernel's resources once.
-pub(crate) fn note(gpu: &mut Cuda, report: &mut Report, call: &Call) -> Result<(), KernelError> {
+pub(crate) fn note(
+    gpu: &mut Rig<impl Driver>,
+    report: &mut Report,
+    call: &Call,
+) -> Result<(), KernelError> {
     if !report.compiled.iter().any(|c| c.kernel == call.kernel) {
         let r = gpu.resources(call)?;
         let (registers, local, shared) = (r.registers, r.local, r.shared);
@@ -114,7 +125,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(gpu: &mut Cuda, rows: usize, k: usize, cols: usize) -> Result<Self, KernelError> {
+    fn new(
+        gpu: &mut Rig<impl Driver>,
+        rows: usize,
+        k: usize,
+        cols: usize,
+    ) -> Result<Self, KernelError> {
         let w = Tile32::new(rows, k)?;
         let bytes = w.packed_bytes();
         let count = ROTATE.div_ceil(bytes).max(4) as usize;
@@ -164,7 +180,7 @@ impl Bench {
     /// Median of launches over all matrices.
     fn time(
         &self,
-        gpu: &mut Cuda,
+        gpu: &mut Rig<impl Driver>,
         name: String,
         call: &Call,
         replays: usize,
@@ -177,7 +193,12 @@ impl Bench {
     }
 
     /// The timed kernels agree at this shape, bit for bit.
-    fn check(&self, gpu: &mut Cuda, report: &mut Report, cols: usize) -> Result<(), KernelError> {
+    fn check(
+        &self,
+        gpu: &mut Rig<impl Driver>,
+        report: &mut Report,
+        cols: usize,
+    ) -> Result<(), KernelError> {
         let variants = Gemm::EQUAL.iter().map(|v| fp4f::gemm(&self.w, cols, *v));
         let mut calls = variants.collect::<Result<Vec<_>, _>>()?;
         if cols <= 8 {
@@ -207,7 +228,7 @@ impl Bench {
         Ok(())
     }
 
-    fn gemv(&self, gpu: &mut Cuda, cols: usize) -> Result<Line, KernelError> {
+    fn gemv(&self, gpu: &mut Rig<impl Driver>, cols: usize) -> Result<Line, KernelError> {
         let n = self.matrices.len();
         let contract = vec![
             self.time(
@@ -242,7 +263,7 @@ impl Bench {
     /// The best of several configurations, measured again in full.
     fn tuned(
         &self,
-        gpu: &mut Cuda,
+        gpu: &mut Rig<impl Driver>,
         name: &str,
         calls: &[(String, Call)],
     ) -> Result<Option<Timing>, KernelError> {
@@ -261,7 +282,7 @@ impl Bench {
             .map(Some)
     }
 
-    fn gemm(&self, gpu: &mut Cuda, report: &mut Report) -> Result<Line, KernelError> {
+    fn gemm(&self, gpu: &mut Rig<impl Driver>, report: &mut Report) -> Result<Line, KernelError> {
         const LAUNCHES: usize = 8;
         let mut lists = [Vec::new(), Vec::new()];
         for (list, variants) in lists.iter_mut().zip([Gemm::EQUAL, Gemm::FREE]) {

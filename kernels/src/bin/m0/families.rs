@@ -5,10 +5,10 @@
 //! Inputs that steer a kernel (key lists, units of work, plans) are made here; other buffers hold random
 //! bits with harmless exponents.
 
+use device::driver::Driver;
 use ds4_kernels::cases::{self, Runner};
 use ds4_kernels::cpu::{index_row_bytes, kv_row_bytes};
-use ds4_kernels::cuda::{Buffer, Cuda};
-use ds4_kernels::launch::compress::{Kind, Span};
+use ds4_kernels::launch::compress::{Kind, Pass, Spot};
 use ds4_kernels::launch::head::{PARTS, PLAN_BYTES, Plan};
 use ds4_kernels::launch::index::{COMPRESSED, Lists, Place, Scores};
 use ds4_kernels::launch::rows::Row;
@@ -21,6 +21,7 @@ use fpx_quant::{Format, Fp2Dialect};
 
 use crate::bench::{REPLAYS, note, timing};
 use crate::report::{Family, Report};
+use crate::rig::{Buffer, Rig};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -96,7 +97,12 @@ impl Item {
     }
 
     /// Set `index`; large buffers are those of `first`.
-    fn set(&self, gpu: &mut Cuda, index: usize, first: Option<&[Buffer]>) -> Result<Vec<Buffer>> {
+    fn set(
+        &self,
+        gpu: &mut Rig<impl Driver>,
+        index: usize,
+        first: Option<&[Buffer]>,
+    ) -> Result<Vec<Buffer>> {
         let mut buffers = Vec::new();
         for (at, size) in self.sizes().into_iter().enumerate() {
             let given = self.given.get(at).filter(|g| !g.is_empty());
@@ -116,7 +122,7 @@ impl Item {
         Ok(buffers)
     }
 
-    fn run(&self, gpu: &mut Cuda, report: &mut Report) -> Result<()> {
+    fn run(&self, gpu: &mut Rig<impl Driver>, report: &mut Report) -> Result<()> {
         let mut sets: Vec<Vec<Buffer>> = Vec::new();
         for index in 0..self.sets() {
             let set = self.set(gpu, index, sets.first().map(Vec::as_slice))?;
@@ -139,7 +145,7 @@ impl Item {
 
 /// All of them.
 pub(crate) fn run(
-    gpu: &mut Cuda,
+    gpu: &mut Rig<impl Driver>,
     report: &mut Report,
     out: &mut impl std::io::Write,
 ) -> Result<()> {
@@ -195,15 +201,26 @@ fn small() -> Result<Vec<Item>> {
                 n_rot: ROT,
             },
         );
-        let span = |row, ratio, overlap, ring| Span {
+        let span = |row, ratio, overlap, ring| Pass {
             row,
             ratio,
             overlap,
             ring,
-            pos: 4095,
-            len: n,
+            tokens: n,
+            sequences: 1,
             eps: 1e-6,
         };
+        let spots: Vec<u8> = (4095..4095 + n as u32)
+            .flat_map(|pos| {
+                Spot {
+                    pos,
+                    first: 4095,
+                    end: 4095 + n as u32,
+                    sequence: 0,
+                }
+                .bytes()
+            })
+            .collect();
         let mut push = |name: &str, call| items.push(Item::new(format!("{name}, {n} rows"), call));
         push("hc_pre", hc::pre(&site, false)?);
         push("hc_head", hc::head(&site, true)?);
@@ -212,19 +229,24 @@ fn small() -> Result<Vec<Item>> {
         push("rms_norm 1024", norm::rms(n, 1024, true, 1e-6)?);
         push("query_heads", rows::queries(&key, n, HEADS, Some(1e-6))?);
         push("index_queries", rows::index_queries(&head, n, HEADS)?);
-        push(
-            "compress_kv ratio 4",
-            compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
-        );
-        push(
-            "compress_index ratio 4",
-            compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
-        );
-        push(
-            "compress_kv ratio 128",
-            compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
-        );
-        push("compress_keep", compress::keep(&span(key, 4, 2, 16))?);
+        for (name, call) in [
+            (
+                "compress_kv ratio 4",
+                compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
+            ),
+            (
+                "compress_index ratio 4",
+                compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
+            ),
+            (
+                "compress_kv ratio 128",
+                compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
+            ),
+        ] {
+            items.push(Item::new(format!("{name}, {n} rows"), call).give(7, spots.clone()));
+        }
+        let call = compress::keep(&span(key, 4, 2, 16))?;
+        items.push(Item::new(format!("compress_keep, {n} rows"), call).give(3, spots));
         items.extend(stored_and_routed(n, &key)?);
     }
     Ok(items)
@@ -281,6 +303,7 @@ fn attention() -> Result<Vec<Item>> {
         items.push(
             Item::new(name("index_scores"), index::packed(&s)?)
                 .give(4, visible)
+                .give(5, cases::u32_bytes(&vec![0; n]))
                 .moving(seen * index_row_bytes(index::DIM)),
         );
         let places: Vec<u8> = (0..n)

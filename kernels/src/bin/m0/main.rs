@@ -4,23 +4,26 @@
 mod bench;
 mod families;
 mod report;
+mod rig;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use device::driver::Driver;
+use device::{cuda, hip};
 use ds4_kernels::cases::{self, Depth, Outcome, Runner};
-use ds4_kernels::cuda::{self, Cuda};
 
 use report::Report;
+use rig::Rig;
 
 const HELP: &str =
-    "m0 [--json FILE] [--commit HASH] [--quick] [--sample-functions] [--compile-only ARCH] [--no-cases] [--no-bench]
-Runs every kernel case on GPU 0 and compares all bits with the references, then measures.
+    "m0 [--device cuda:N|hip:N] [--json FILE] [--commit HASH] [--quick] [--sample-functions] [--no-cases] [--no-bench]
+Runs every kernel case on a GPU and compares all bits with the references, then measures.
+  --device KIND:N      which (cuda:0)
   --json FILE          writes the results there
   --commit HASH        is noted in the results
   --quick              the short case lists
-  --compile-only ARCH  only compiles all sources with NVRTC (for example compute_90)
   --sample-functions   samples the functions' bit patterns instead of comparing all 2^32
   --no-cases           measures only
   --no-bench           compares only
@@ -32,13 +35,16 @@ struct Options {
     commit: String,
     quick: bool,
     sample_functions: bool,
-    compile_only: Option<String>,
+    device: String,
     no_cases: bool,
     no_bench: bool,
 }
 
 fn options() -> Result<Options, String> {
-    let mut o = Options::default();
+    let mut o = Options {
+        device: "cuda:0".to_owned(),
+        ..Options::default()
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || {
@@ -48,7 +54,7 @@ fn options() -> Result<Options, String> {
         match arg.as_str() {
             "--json" => o.json = Some(value()?),
             "--commit" => o.commit = value()?,
-            "--compile-only" => o.compile_only = Some(value()?),
+            "--device" => o.device = value()?,
             "--quick" => o.quick = true,
             "--sample-functions" => o.sample_functions = true,
             "--no-cases" => o.no_cases = true,
@@ -70,23 +76,30 @@ fn main() -> ExitCode {
     }
 }
 
+type Outcomes = Result<Vec<Outcome>, Box<dyn std::error::Error>>;
+
 /// Whether everything was equal.
 fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
-    let mut out = io::stdout();
-    if let Some(arch) = &o.compile_only {
-        for (name, bytes) in cuda::compile_only(arch)? {
-            writeln!(out, "{name}: {bytes} bytes of PTX for {arch}")?;
-        }
-        return Ok(true);
+    let (kind, ordinal) = o.device.split_once(':').ok_or(HELP)?;
+    let ordinal = ordinal.parse()?;
+    match kind {
+        "cuda" => on(
+            &cuda::runtime(&cuda::Settings::default())?.open(ordinal)?,
+            o,
+        ),
+        "hip" => on(&hip::runtime(&hip::Settings::default())?.open(ordinal)?, o),
+        _ => Err(HELP.into()),
     }
-    let start = Instant::now();
-    let mut gpu = Cuda::open(0)?;
-    let (name, processors) = gpu.describe()?;
-    writeln!(
-        out,
-        "{name}, {processors} multiprocessors; sources compiled in {:.1} s",
-        start.elapsed().as_secs_f64()
-    )?;
+}
+
+fn on<R: Driver>(
+    device: &device::Device<R>,
+    o: &Options,
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let mut out = io::stdout();
+    let mut gpu = Rig::new(device)?;
+    let (name, processors) = gpu.describe();
+    writeln!(out, "{name}, {processors} multiprocessors")?;
     let mut report = Report::new(name, processors, o.commit.clone());
     if !o.no_cases {
         let start = Instant::now();
@@ -111,11 +124,11 @@ fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
 }
 
 fn families(
-    gpu: &mut Cuda,
+    gpu: &mut Rig<impl Driver>,
     depth: Depth,
     functions: Depth,
     out: &mut impl Write,
-) -> Result<Vec<Outcome>, Box<dyn std::error::Error>> {
+) -> Outcomes {
     let mut all = Vec::new();
     for (name, run) in cases::families() {
         let start = Instant::now();

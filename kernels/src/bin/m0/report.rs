@@ -57,9 +57,9 @@ impl Line {
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     pub kernel: &'static str,
-    pub registers: i32,
-    pub local: i32,
-    pub shared: i32,
+    pub registers: u32,
+    pub local: u32,
+    pub shared: u32,
 }
 
 /// A launch of another family.
@@ -82,7 +82,7 @@ impl Family {
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     device: String,
-    processors: i32,
+    processors: u32,
     commit: String,
     pub cases: Vec<Outcome>,
     /// Name and GB/s of each memory ceiling; copies count bytes read plus bytes written.
@@ -95,7 +95,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(device: String, processors: i32, commit: String) -> Self {
+    pub(crate) fn new(device: String, processors: u32, commit: String) -> Self {
         Self {
             device,
             processors,

@@ -1,0 +1,162 @@
+//! A device with its arenas: launches and copies on slots, in the order of one stream.
+//!
+//! Must not know: the model.
+
+use device::driver::Driver;
+use device::{Buffer, Device, Place, Staging, Stream, View};
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::Call;
+use ds4_kernels::run::Kernels;
+
+use super::arena::{Arena, Layout, Slot};
+
+/// Pinned slots of a ring.
+const SLOTS: usize = 4;
+
+/// The device.
+#[derive(Debug)]
+pub(crate) struct Gpu<R: Driver> {
+    pub(crate) kernels: Kernels<R>,
+    pub(crate) stream: Stream<R>,
+    /// Weights, state, scratch; none yet while shapes are only tried.
+    arenas: Option<[Buffer<R>; 3]>,
+    /// Pinned memory of passes: inputs up, logits and features down.
+    staging: Option<Staging<R>>,
+}
+
+impl<R: Driver> Gpu<R> {
+    /// A device on which launches are checked and not made, until [`Self::allocate`].
+    pub(crate) fn new(kernels: Kernels<R>) -> Result<Self, KernelError> {
+        Ok(Self {
+            stream: kernels.device().stream()?,
+            kernels,
+            arenas: None,
+            staging: None,
+        })
+    }
+
+    pub(crate) fn device(&self) -> &Device<R> {
+        self.kernels.device()
+    }
+
+    /// Makes the arenas (in the order of [`Arena`]) and the staging ring.
+    pub(crate) fn allocate(
+        &mut self,
+        layouts: [&Layout; 3],
+        staging: u64,
+    ) -> Result<(), KernelError> {
+        let device = self.device();
+        let make = |l: &Layout| device.alloc(Place::Device, l.bytes());
+        let [weights, state, scratch] = layouts;
+        let arenas = [make(weights)?, make(state)?, make(scratch)?];
+        let ring = Staging::new(device, SLOTS, staging)?;
+        self.arenas = Some(arenas);
+        self.staging = Some(ring);
+        Ok(())
+    }
+
+    fn arenas(&self) -> Result<&[Buffer<R>; 3], KernelError> {
+        self.arenas.as_ref().ok_or(KernelError::Runtime {
+            runtime: "device",
+            message: "no arenas".into(),
+        })
+    }
+
+    /// The memory of a slot.
+    pub(crate) fn view(&self, slot: Slot) -> Result<View<R>, KernelError> {
+        let arena = &self.arenas()?[slot.arena as usize];
+        Ok(arena.part(slot.start, slot.len)?)
+    }
+
+    /// Puts a launch on the stream; without arenas only checks it.
+    pub(crate) fn put(&mut self, call: &Call, slots: &[Slot]) -> Result<(), KernelError> {
+        if self.arenas.is_none() {
+            return call.check(slots.iter().map(|s| s.len));
+        }
+        let views = slots.iter().map(|s| self.view(*s));
+        let views = views.collect::<Result<Vec<_>, _>>()?;
+        let views: Vec<&View<R>> = views.iter().collect();
+        self.kernels.put(&self.stream, call, &views)
+    }
+
+    /// Copies a slot over another of the same length.
+    pub(crate) fn copy(&self, from: Slot, to: Slot) -> Result<(), KernelError> {
+        Ok(self.stream.copy(&self.view(from)?, &self.view(to)?)?)
+    }
+
+    /// Fills an arena with a byte.
+    pub(crate) fn fill(&self, arena: Arena, byte: u8) -> Result<(), KernelError> {
+        let view = self.arenas()?[arena as usize].view();
+        Ok(self.stream.fill(&view, byte)?)
+    }
+
+    /// Fills a slot with a byte.
+    pub(crate) fn fill_slot(&self, slot: Slot, byte: u8) -> Result<(), KernelError> {
+        Ok(self.stream.fill(&self.view(slot)?, byte)?)
+    }
+
+    /// Fetches a slot's bytes and hands them to `take`, after everything before on the stream; in parts of at
+    /// most a staging slot, a multiple of 64 bytes.
+    pub(crate) fn fetch(&self, from: Slot, mut take: impl FnMut(&[u8])) -> Result<(), KernelError> {
+        let Some(ring) = &self.staging else {
+            return Ok(());
+        };
+        let each = ring.slot_bytes() / 64 * 64;
+        let mut at = 0;
+        while at < from.len {
+            let len = each.min(from.len - at);
+            let pinned = self.pinned(ring)?;
+            let part = self.view(from.part(at, len))?;
+            let landed = pinned.download(&self.stream, &part)?.wait()?;
+            take(&landed.bytes()[..len as usize]);
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// A slot's bytes.
+    pub(crate) fn read(&self, from: Slot) -> Result<Vec<u8>, KernelError> {
+        let mut out = Vec::with_capacity(from.len as usize);
+        self.fetch(from, |bytes| out.extend_from_slice(bytes))?;
+        Ok(out)
+    }
+
+    /// Writes bytes over a slot of their length, through pinned memory. Later work of the stream sees them.
+    pub(crate) fn write(&self, bytes: &[u8], to: Slot) -> Result<(), KernelError> {
+        self.write_view(bytes, &self.view(to)?)
+    }
+
+    /// [`Self::write`] for memory outside of the arenas.
+    pub(crate) fn write_view(&self, bytes: &[u8], to: &View<R>) -> Result<(), KernelError> {
+        let Some(ring) = &self.staging else {
+            return Ok(());
+        };
+        let each = (ring.slot_bytes() / 64 * 64).max(64) as usize;
+        for (i, part) in bytes.chunks(each).enumerate() {
+            let mut pinned = self.pinned(ring)?;
+            let Some(room) = pinned.bytes_mut().get_mut(..part.len()) else {
+                return Err(too_long(part.len(), ring));
+            };
+            room.copy_from_slice(part);
+            let to = to.part((i * each) as u64, part.len() as u64)?;
+            pinned.upload(&self.stream, &to)?;
+        }
+        Ok(())
+    }
+
+    fn pinned(&self, ring: &Staging<R>) -> Result<device::Slot<R>, KernelError> {
+        ring.take()?.ok_or_else(|| KernelError::Runtime {
+            runtime: "device",
+            message: "every staging slot is in use".into(),
+        })
+    }
+}
+
+fn too_long<R: Driver>(got: usize, ring: &Staging<R>) -> KernelError {
+    KernelError::Bytes {
+        kernel: "staging slot",
+        index: 0,
+        expected: got as u64,
+        got: ring.slot_bytes(),
+    }
+}

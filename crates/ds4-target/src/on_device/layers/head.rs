@@ -1,0 +1,36 @@
+//! The final merge of the streams, and the output matrix.
+
+use device::driver::Driver;
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::{hc, head as token};
+use fpx_quant::Format;
+
+use super::Pass;
+use crate::on_device::products::Input;
+
+impl<R: Driver> Pass<'_, R> {
+    /// Logits of wanted rows `first..first + n` (at most the scratch's) into `out` `[n, n_vocab]`.
+    ///
+    /// # Errors
+    /// `Shape`, `Device`.
+    pub(crate) fn head(&mut self, first: usize, n: usize) -> Result<(), KernelError> {
+        let (s, d) = (self.scratch, self.meta.n_embd);
+        // The streams of wanted tokens beside each other: rows of a table, by index.
+        let wide = hc::STREAMS * d;
+        let call = token::embed(Format::F32, self.n(), wide, n, 1)?;
+        let mut x = Input::new(s.gathered, n);
+        let all = Input::new(s.x, self.n()).rows.x;
+        let wanted = self.inputs.out.rows(first, n, 4);
+        self.gpu.put(&call, &[all, wanted, x.rows.x])?;
+        let site = &self.weights.hc_head;
+        self.gpu.product(&site.mix, &mut x, s.head_m)?;
+        let mut hidden = Input::new(s.hidden, n);
+        let row = 4 * hc::STREAMS;
+        let (m, mix) = (s.head_m.rows(0, n, row), s.head_mix.rows(0, n, row));
+        let call = hc::head(&self.site(n), false)?;
+        let norm = self.weights.output_norm;
+        let slots = [x.rows.x, m, site.base, site.scale, norm, mix, hidden.rows.x];
+        self.gpu.put(&call, &slots)?;
+        self.gpu.product(&self.weights.head, &mut hidden, s.out)
+    }
+}

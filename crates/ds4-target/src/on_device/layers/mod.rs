@@ -1,0 +1,122 @@
+//! The layers as launches, in the order of `CpuTarget`. Every shape follows from the number of tokens and from
+//! `bound`; positions, tokens and places are read from the inputs on the device.
+
+mod attention;
+mod head;
+mod moe;
+
+use device::driver::Driver;
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::{hc, head as token};
+
+use super::arena::Slot;
+use super::gpu::Gpu;
+use super::inputs::Inputs;
+use super::products::Input;
+use super::scratch::Scratch;
+use super::state::State;
+use super::weights::{Layer, Site, Weights};
+use crate::meta::Ds4Meta;
+
+/// A part of a pass.
+#[derive(Debug)]
+pub(crate) struct Pass<'a, R: Driver> {
+    pub(crate) gpu: &'a mut Gpu<R>,
+    pub(crate) meta: &'a Ds4Meta,
+    pub(crate) weights: &'a Weights,
+    pub(crate) state: &'a State,
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) inputs: &'a Inputs,
+    /// Every position is below it: bounds key lists and scores.
+    pub(crate) bound: usize,
+    pub(crate) kv_sim: bool,
+}
+
+/// A span's tokens and the layers it wants to see.
+#[derive(Clone, Debug)]
+pub(crate) struct Tapped {
+    pub(crate) tokens: std::ops::Range<usize>,
+    /// `[tokens, layers, d]` f32.
+    pub(crate) out: Slot,
+    /// Layers in the order of their features.
+    pub(crate) layers: Vec<usize>,
+}
+
+impl<R: Driver> Pass<'_, R> {
+    pub(super) fn n(&self) -> usize {
+        self.inputs.n
+    }
+
+    /// Embedding, all layers, features.
+    ///
+    /// # Errors
+    /// `Shape`, `Device`.
+    pub(crate) fn layers(&mut self, tapped: &[Tapped]) -> Result<(), KernelError> {
+        let (n, d) = (self.n(), self.meta.n_embd);
+        let (s, w) = (self.scratch, self.weights);
+        let e = &w.embed;
+        let call = token::embed(e.format, e.rows, d, n, hc::STREAMS)?;
+        let x = Input::new(s.x, n).rows.x;
+        self.gpu.put(&call, &[e.slot, self.inputs.tokens, x])?;
+        for (at, layer) in w.layers.iter().enumerate() {
+            self.layer(at, layer)?;
+            for t in tapped {
+                self.tap(at, t)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, at: usize, layer: &Layer) -> Result<(), KernelError> {
+        let (n, d) = (self.n(), self.meta.n_embd);
+        let s = self.scratch;
+        let x = Input::new(s.x, n).rows.x;
+        let (block, mix) = (s.block.rows(0, n, 4 * d), s.mix.rows(0, n, 4 * hc::SITE));
+        let mut h = self.pre(&layer.hc_attn, layer.attn.norm)?;
+        self.attention(at, layer, &mut h)?;
+        self.gpu.put(&hc::post(n, d, 0)?, &[x, block, mix])?;
+        let mut h = self.pre(&layer.hc_ffn, layer.moe.norm)?;
+        self.experts(&layer.moe, &mut h)?;
+        let used = self.meta.n_used;
+        let slots = s.y.rows(0, n * used, 4 * d);
+        self.gpu
+            .put(&hc::post(n, d, used)?, &[x, block, slots, mix])
+    }
+
+    /// Before a sublayer: mixing weights, and its normed input.
+    fn pre(&mut self, site: &Site, norm: Slot) -> Result<Input, KernelError> {
+        let (n, s) = (self.n(), self.scratch);
+        let shape = self.site(n);
+        let mut x = Input::new(s.x, n);
+        self.gpu.product(&site.mix, &mut x, s.m)?;
+        let h = Input::new(s.h, n);
+        let row = 4 * hc::SITE;
+        let (m, mix) = (s.m.rows(0, n, row), s.mix.rows(0, n, row));
+        let call = hc::pre(&shape, false)?;
+        let slots = [x.rows.x, m, site.base, site.scale, norm, mix, h.rows.x];
+        self.gpu.put(&call, &slots)?;
+        Ok(h)
+    }
+
+    fn site(&self, n: usize) -> hc::Site {
+        let m = self.meta;
+        hc::Site {
+            n,
+            d: m.n_embd,
+            iterations: m.hc_iterations as usize,
+            rms_eps: m.rms_eps,
+            eps: m.hc_eps,
+        }
+    }
+
+    /// The mean of the streams after layer `at` for a span that wants it.
+    fn tap(&mut self, at: usize, t: &Tapped) -> Result<(), KernelError> {
+        let d = self.meta.n_embd;
+        for place in (0..t.layers.len()).filter(|p| t.layers[*p] == at) {
+            let call = hc::tap(t.tokens.len(), d, t.layers.len(), place)?;
+            let x = self.scratch.x.part(t.tokens.start, t.tokens.len()).x;
+            self.gpu.put(&call, &[x, t.out])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Mixture of experts: routes, units of work, the routed and the shared expert. Their sum is part of what follows
+//! (`hc_post`).
+
+use device::driver::Driver;
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::route;
+use ds4_kernels::launch::tiled::{self, Work};
+
+use super::Pass;
+use crate::on_device::arena::Slot;
+use crate::on_device::products::{Input, Rows, Units};
+use crate::on_device::weights::{Matrix, Moe, Routing};
+
+/// An expert's first half: matrices, clamp, weights of its slots.
+struct Half<'a> {
+    gate: &'a Matrix,
+    up: &'a Matrix,
+    limit: f32,
+    weights: Option<Slot>,
+    /// Whether the next matrix takes f32.
+    floats: bool,
+}
+
+impl<R: Driver> Pass<'_, R> {
+    /// The sublayer: `h` normed input; writes `block` (the shared expert) and `y` (slots of the routed ones).
+    pub(super) fn experts(&mut self, w: &Moe, h: &mut Input) -> Result<(), KernelError> {
+        let (s, m, n) = (self.scratch, self.meta, self.n());
+        let units = self.route(w, h)?;
+        let plain = Units {
+            work: Work::plain(n),
+            ..units
+        };
+        let half = Half {
+            gate: &w.shared_gate,
+            up: &w.shared_up,
+            limit: w.clamp_shared,
+            weights: None,
+            floats: w.shared_down.tiles.is_none(),
+        };
+        let mut act = self.half(&half, h, &plain, s.shared)?;
+        self.gpu.product(&w.shared_down, &mut act, s.block)?;
+        let slots = n * m.n_used;
+        let half = Half {
+            gate: &w.gate,
+            up: &w.up,
+            limit: w.clamp_routed,
+            weights: Some(s.weights.rows(0, slots, 4)),
+            floats: false,
+        };
+        let mut act = self.half(&half, h, &units, s.act)?;
+        let one = Units {
+            work: Work {
+                per: 1,
+                ..units.work
+            },
+            ..units
+        };
+        let y = s.y.rows(0, slots, 4 * m.n_embd);
+        match &w.down.tiles {
+            Some(stack) => self.gpu.stacked(&w.down, stack, &mut act, &one, y),
+            None => Err(floats(&w.down)),
+        }
+    }
+
+    /// Experts of every token and their units of work.
+    fn route(&mut self, w: &Moe, h: &mut Input) -> Result<Units, KernelError> {
+        let (s, m, n) = (self.scratch, self.meta, self.n());
+        self.gpu.product(&w.router, h, s.logits)?;
+        let slots = n * m.n_used;
+        let (chosen, weights) = (s.chosen.rows(0, slots, 4), s.weights.rows(0, slots, 4));
+        let (list, order) = (
+            s.units.rows(0, slots, route::UNIT_BYTES),
+            s.order.rows(0, slots, 4),
+        );
+        let shape = route::Shape {
+            n,
+            experts: m.n_expert,
+            used: m.n_used,
+            scale: m.route_scale,
+            counted: true,
+            units: n == 1,
+        };
+        let logits = s.logits.rows(0, n, 4 * m.n_expert);
+        let (call, mut given) = match w.routing {
+            Routing::TopK(bias) => (route::top_k(&shape)?, vec![logits, bias]),
+            Routing::Table(table) => {
+                let vocabulary = m.n_vocab;
+                let call = route::hash(&shape, vocabulary)?;
+                (call, vec![logits, self.inputs.tokens, table])
+            }
+        };
+        given.extend([chosen, weights, s.routed]);
+        given.extend((n == 1).then_some(list));
+        self.gpu.put(&call, &given)?;
+        let wide = if n == 1 { 1 } else { tiled::WIDE };
+        if n > 1 {
+            let call = route::plan(slots, wide)?;
+            self.gpu.put(&call, &[chosen, order, list])?;
+        }
+        Ok(Units {
+            work: Work {
+                slots,
+                per: m.n_used,
+                wide,
+                ordered: n > 1,
+            },
+            units: list,
+            order,
+        })
+    }
+
+    /// Gate, up and activation into `out`.
+    fn half(
+        &mut self,
+        w: &Half<'_>,
+        h: &mut Input,
+        units: &Units,
+        out: Rows,
+    ) -> Result<Input, KernelError> {
+        let slots = units.work.slots;
+        let both = w.gate.tiles.zip(w.up.tiles);
+        if let Some((gate, _)) = both.filter(|(gate, up)| gate == up) {
+            let act = Input::blocks(out, slots);
+            let matrices = [w.gate, w.up];
+            self.gpu.gate_up(
+                matrices, &gate, h, units, w.weights, w.floats, w.limit, &act.rows,
+            )?;
+            return Ok(act);
+        }
+        let act = Input::new(out, slots);
+        let ff = self.meta.n_ff;
+        let (gate, up) = (
+            self.scratch.gate.rows(0, slots, 4 * ff),
+            self.scratch.up.rows(0, slots, 4 * ff),
+        );
+        for (w, to) in [(w.gate, gate), (w.up, up)] {
+            match &w.tiles {
+                Some(stack) if units.work.wide > 0 => self.gpu.stacked(w, stack, h, units, to)?,
+                None if units.work.wide > 0 => return Err(floats(w)),
+                _ => self.gpu.product(w, h, to)?,
+            }
+        }
+        let call = route::swiglu(slots, ff, w.weights.is_some(), w.limit)?;
+        let mut given = vec![gate, up];
+        given.extend(w.weights);
+        given.push(act.rows.x);
+        self.gpu.put(&call, &given)?;
+        Ok(act)
+    }
+}
+
+/// Experts in floats are refused when weights are placed.
+fn floats(w: &Matrix) -> KernelError {
+    KernelError::Runtime {
+        runtime: "device",
+        message: format!("{}: a stack of {} matrices", w.name, w.format),
+    }
+}

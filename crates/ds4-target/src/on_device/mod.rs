@@ -1,0 +1,20 @@
+//! The target on a device of any runtime: the `Target` seam over launches of `ds4-kernels`, with the bits of
+//! `CpuTarget`.
+//!
+//! Weights are uploaded once, the state of all sequences stays on the device, and a pass is a chain of launches on
+//! one stream. Decode, verify and prefill are the same chain with other numbers of tokens.
+//!
+//! Must not know: vendors, drafters, who runs it.
+
+mod arena;
+mod gpu;
+mod inputs;
+mod layers;
+mod products;
+mod scratch;
+mod state;
+mod target;
+mod upload;
+mod weights;
+
+pub use target::{Counts, DeviceTarget, Settings};

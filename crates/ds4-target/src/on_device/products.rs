@@ -1,0 +1,173 @@
+//! Products of activation rows with a matrix, whatever its format: rules 1 to 4 of ADR 0001.
+//!
+//! Must not know: layers.
+
+use device::driver::Driver;
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::a8::{META_BYTES, quantise};
+use ds4_kernels::launch::dense;
+use ds4_kernels::launch::fp4f::{self, Gemm, Tile32};
+use ds4_kernels::launch::tiled::{self, Stack, Work};
+use fpx_quant::Format;
+
+use super::arena::Slot;
+use super::gpu::Gpu;
+use super::weights::Matrix;
+
+/// Activation rows: f32 `[n, k]`, and room for their int8 blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub(crate) x: Slot,
+    pub(crate) q: Slot,
+    pub(crate) meta: Slot,
+    pub(crate) k: usize,
+}
+
+impl Rows {
+    /// Rows `first..first + n`.
+    pub(crate) fn part(self, first: usize, n: usize) -> Self {
+        Self {
+            x: self.x.rows(first, n, 4 * self.k),
+            q: self.q.rows(first, n, self.k),
+            meta: self.meta.rows(first, n, self.k / 32 * META_BYTES),
+            k: self.k,
+        }
+    }
+
+    /// The same values as rows of another width.
+    pub(crate) fn folded(self, k: usize) -> Self {
+        Self { k, ..self }
+    }
+}
+
+/// The first `n` of some rows in a pass: blocks are made when a matrix first needs them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input {
+    pub(crate) rows: Rows,
+    pub(crate) n: usize,
+    /// Whether the blocks are there.
+    pub(crate) quantised: bool,
+}
+
+impl Input {
+    /// f32 rows without blocks yet.
+    pub(crate) fn new(rows: Rows, n: usize) -> Self {
+        Self {
+            rows: rows.part(0, n),
+            n,
+            quantised: false,
+        }
+    }
+
+    /// Rows whose blocks are there.
+    pub(crate) fn blocks(rows: Rows, n: usize) -> Self {
+        Self {
+            quantised: true,
+            ..Self::new(rows, n)
+        }
+    }
+
+    /// Makes the blocks.
+    pub(crate) fn quantise<R: Driver>(&mut self, gpu: &mut Gpu<R>) -> Result<(), KernelError> {
+        if !self.quantised {
+            let r = &self.rows;
+            gpu.put(&quantise(self.n, r.k)?, &[r.x, r.q, r.meta])?;
+            self.quantised = true;
+        }
+        Ok(())
+    }
+}
+
+/// Units of work on a stack: which rows meet which matrix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    pub(crate) work: Work,
+    pub(crate) units: Slot,
+    pub(crate) order: Slot,
+}
+
+impl Units {
+    /// The slots of the launch's unit and order arguments.
+    fn slots(&self) -> impl Iterator<Item = Slot> {
+        let units = (self.work.wide > 0).then_some(self.units);
+        let order = self.work.ordered.then_some(self.order);
+        units.into_iter().chain(order)
+    }
+}
+
+impl<R: Driver> Gpu<R> {
+    /// `out` `[n, w.rows]` f32.
+    pub(crate) fn product(
+        &mut self,
+        w: &Matrix,
+        input: &mut Input,
+        out: Slot,
+    ) -> Result<(), KernelError> {
+        let n = input.n;
+        let out = out.rows(0, n, 4 * w.rows);
+        let Some(stack) = &w.tiles else {
+            let call = dense::product(w.format, w.rows, w.k, n)?;
+            return self.put(&call, &[w.slot, input.rows.x, out]);
+        };
+        input.quantise(self)?;
+        let call = self.tiled(stack, n)?;
+        self.put(&call, &[w.slot, input.rows.q, input.rows.meta, out])
+    }
+
+    /// The launch of a product in tile order that suits this device.
+    fn tiled(&self, w: &Stack, n: usize) -> Result<ds4_kernels::launch::Call, KernelError> {
+        let width = self.kernels.width();
+        if w.format != Format::Fp4Fast {
+            return tiled::gemv(w, &Work::plain(n));
+        }
+        let tile = Tile32::new(w.rows, w.k)?;
+        if n > width {
+            return fp4f::gemm(&tile, n, Gemm::choose(width));
+        }
+        // Partial sums of a row meet in shared memory: longer rows take the other way to the same bits.
+        if tile.segments() > 32 {
+            return tiled::gemv(w, &Work::plain(n));
+        }
+        let processors = self.device().facts().processors as usize;
+        fp4f::narrow(&tile, n, width, processors)
+    }
+
+    /// Rows of a stack in units. `out` `[slots, w.rows]` f32.
+    pub(crate) fn stacked(
+        &mut self,
+        w: &Matrix,
+        stack: &Stack,
+        input: &mut Input,
+        units: &Units,
+        out: Slot,
+    ) -> Result<(), KernelError> {
+        input.quantise(self)?;
+        let call = tiled::gemv(stack, &units.work)?;
+        let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
+        slots.extend(units.slots());
+        slots.push(out);
+        self.put(&call, &slots)
+    }
+
+    /// Gate, up and activation of a stack in units, as blocks and, if `floats`, as f32 too.
+    pub(crate) fn gate_up(
+        &mut self,
+        w: [&Matrix; 2],
+        stack: &Stack,
+        input: &mut Input,
+        units: &Units,
+        weights: Option<Slot>,
+        floats: bool,
+        limit: f32,
+        out: &Rows,
+    ) -> Result<(), KernelError> {
+        input.quantise(self)?;
+        let call = tiled::gate_up(stack, &units.work, weights.is_some(), floats, limit)?;
+        let mut slots = vec![w[0].slot, w[1].slot, input.rows.q, input.rows.meta];
+        slots.extend(units.slots());
+        slots.extend(weights);
+        slots.extend([out.q, out.meta]);
+        slots.extend(floats.then_some(out.x));
+        self.put(&call, &slots)
+    }
+}

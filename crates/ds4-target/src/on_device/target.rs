@@ -1,0 +1,485 @@
+//! The target: loading, sequences, the pass.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use device::Device;
+use device::cache::Cache;
+use device::driver::Driver;
+use ds4_kernels::KernelError;
+use ds4_kernels::run::Kernels;
+use engine_core::mutant::mutant;
+use engine_core::seams::TargetInfo;
+use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
+use sampling::Sampler;
+
+use super::arena::Arena;
+use super::gpu::Gpu;
+use super::inputs::{Inputs, Part, Writer};
+use super::layers::{Pass, Tapped};
+use super::products::Input;
+use super::scratch::Scratch;
+use super::state::State;
+use super::upload;
+use super::weights::{Plan, Weights};
+use crate::batch::{Batch, Limits};
+use crate::error::LoadError;
+use crate::layers::Ropes;
+use crate::state::{self, Marks, SeqState, StateShape};
+use crate::target::rows::{check_head, deliver, embed, lay_out, refuse};
+use crate::target::{Model, Options};
+
+/// How to use a device.
+pub struct Settings<'a> {
+    /// Compiled images on disk; without it every start compiles.
+    pub cache: Option<Cache>,
+    /// Hears of bytes uploaded and bytes in all.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl std::fmt::Debug for Settings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Settings(cache: {})", self.cache.is_some())
+    }
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Passes.
+    pub passes: u64,
+    /// Launches of kernels.
+    pub launches: u64,
+    /// Images loaded.
+    pub images: u64,
+}
+
+/// The target on a device.
+#[derive(Debug)]
+pub struct DeviceTarget<R: Driver> {
+    model: Arc<Model>,
+    options: Options,
+    info: TargetInfo,
+    shape: StateShape,
+    ropes: Ropes,
+    gpu: Gpu<R>,
+    weights: Weights,
+    state: State,
+    scratch: Scratch,
+    seqs: Vec<Option<Marks>>,
+    batch: Batch,
+    rows: Rows,
+    logits: Vec<f32>,
+    inputs: Vec<u8>,
+    in_flight: Option<Ticket>,
+    passes: u64,
+    sampler: Sampler,
+}
+
+impl<R: Driver> DeviceTarget<R> {
+    /// Plans, allocates and uploads a model. `options.threads` is not used: the host only prepares passes.
+    ///
+    /// # Errors
+    /// `Option`; `NoKernel` and `BadBlocks` with the tensor; `Kernel` for a shape no kernel takes or a device that
+    /// fails; `DeviceMemory` with both numbers. Nothing is allocated before the plan is known to fit.
+    pub fn new(
+        model: Arc<Model>,
+        options: Options,
+        device: &Device<R>,
+        settings: Settings<'_>,
+    ) -> Result<Self, LoadError> {
+        options.check(&model.meta)?;
+        let m = &model.meta;
+        let (plan, weights) = Plan::of(m, &model.weights)?;
+        let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
+        let state = State::new(&shape, options.n_seq_max, options.span_max)?;
+        let scratch = Scratch::new(m, &options)?;
+        let mut gpu = Gpu::new(Kernels::new(device, settings.cache))?;
+        for n in [1, scratch.sizes.tokens] {
+            try_shapes(&mut gpu, m, &options, &weights, &state, &scratch, n)?;
+        }
+        fits(device, &plan, &state, &scratch)?;
+        let layouts = [&plan.layout, &state.layout, &scratch.layout];
+        gpu.allocate(layouts, scratch.staging())?;
+        upload::run(&mut gpu, &plan, settings.progress)?;
+        gpu.fill_slot(scratch.routed, 0)?;
+        drop(plan);
+        Ok(Self {
+            info: options.info(&model),
+            ropes: Ropes::new(m),
+            sampler: Sampler::new(m.n_vocab),
+            seqs: vec![None; options.n_seq_max],
+            shape,
+            gpu,
+            weights,
+            state,
+            scratch,
+            batch: Batch::default(),
+            rows: Rows::default(),
+            logits: Vec::new(),
+            inputs: Vec::new(),
+            in_flight: None,
+            passes: 0,
+            options,
+            model,
+        })
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// How it runs.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let kernels = self.gpu.kernels.counts();
+        Counts {
+            passes: self.passes,
+            launches: kernels.launches,
+            images: kernels.images,
+        }
+    }
+
+    /// How often each expert was chosen since the start, all layers together; `[n_expert]`.
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn routed(&self) -> Result<Vec<u64>, Fault> {
+        let bytes = self
+            .gpu
+            .read(self.scratch.routed)
+            .map_err(|e| self.lost(&e))?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
+    }
+
+    /// Fills everything that is not state of an open sequence with NaN patterns; for tests. Open sequences lose
+    /// their rows.
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn poison(&mut self) -> Result<(), Fault> {
+        let fill = |arena| self.gpu.fill(arena, 0xff).map_err(|e| self.lost(&e));
+        fill(Arena::State)?;
+        fill(Arena::Scratch)?;
+        let routed = self.gpu.fill_slot(self.scratch.routed, 0);
+        routed.map_err(|e| self.lost(&e))
+    }
+
+    /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Lost`.
+    pub fn poison_stale(&mut self, seq: SeqId) -> Result<(), Fault> {
+        let mut host = self.pull(seq)?;
+        let at = seq.index();
+        self.state
+            .fill(&self.gpu, at, 0xff)
+            .and_then(|()| self.state.push(&self.gpu, at, &mut host))
+            .map_err(|e| self.lost(&e))
+    }
+
+    /// The digest of a sequence's saved rows: its state hash.
+    ///
+    /// # Errors
+    /// `NoSuchSequence`, `Lost`.
+    pub fn digest(&self, seq: SeqId) -> Result<[u8; 32], Fault> {
+        let mut hash = blake3::Hasher::new();
+        self.save(seq, &mut hash)?;
+        Ok(*hash.finalize().as_bytes())
+    }
+
+    fn marks(&self, seq: SeqId) -> Result<Marks, Fault> {
+        let marks = self.seqs.get(seq.index()).copied().flatten();
+        marks.ok_or(Fault::NoSuchSequence(seq))
+    }
+
+    fn free_slot(&self) -> Result<usize, Fault> {
+        let limit = self.options.n_seq_max as u64;
+        self.seqs
+            .iter()
+            .position(Option::is_none)
+            .ok_or(Fault::Exhausted {
+                what: "sequences",
+                wanted: limit + 1,
+                limit,
+            })
+    }
+
+    /// A sequence's live rows on the host.
+    fn pull(&self, seq: SeqId) -> Result<SeqState, Fault> {
+        let mut host = SeqState::new(&self.shape);
+        host.marks = Marks::at(self.marks(seq)?.pos);
+        let pulled = self.state.pull(&self.gpu, seq.index(), &mut host);
+        pulled.map_err(|e| self.lost(&e))?;
+        Ok(host)
+    }
+
+    fn lost(&self, why: &KernelError) -> Fault {
+        Fault::Lost {
+            what: self.gpu.device().id().to_string(),
+            why: why.to_string(),
+        }
+    }
+
+    /// Runs the checked batch, part by part; logits of all wanted rows, features of all spans.
+    fn run(&mut self, spans: &[Span]) -> Result<(), KernelError> {
+        self.logits.clear();
+        for part in Part::of(&self.batch, self.scratch.sizes.tokens) {
+            self.run_part(spans, &part)?;
+        }
+        Ok(())
+    }
+
+    fn run_part(&mut self, spans: &[Span], part: &Part) -> Result<(), KernelError> {
+        let m = &self.model.meta;
+        let inputs = Inputs::new(self.scratch.inputs, m, part.tokens.len());
+        let (bytes, batch) = (&mut self.inputs, &self.batch);
+        Writer::fill(&inputs, bytes, m, &self.ropes, &self.state, batch, part);
+        self.gpu.write(&self.inputs, inputs.block)?;
+        let tapped = self.tapped(spans, part)?;
+        let pos = &self.batch.pos[part.tokens.clone()];
+        let bound = pos.iter().max().map_or(1, |p| *p as usize + 1);
+        let mut pass = Pass {
+            gpu: &mut self.gpu,
+            meta: m,
+            weights: &self.weights,
+            state: &self.state,
+            scratch: &self.scratch,
+            inputs: &inputs,
+            bound,
+            kv_sim: self.options.kv_sim,
+        };
+        pass.layers(&tapped)?;
+        let most = self.scratch.sizes.head;
+        for first in (0..part.out.len()).step_by(most) {
+            let n = most.min(part.out.len() - first);
+            pass.head(first, n)?;
+            let out = self.scratch.out.rows(0, n, 4 * m.n_vocab);
+            pass.gpu
+                .fetch(out, |bytes| append(&mut self.logits, bytes))?;
+        }
+        let features = part
+            .pieces
+            .clone()
+            .filter(|i| !spans[*i].tap.layers.is_empty());
+        for (i, tap) in features.zip(&tapped) {
+            let mut values = Vec::new();
+            self.gpu
+                .fetch(tap.out, |bytes| append(&mut values, bytes))?;
+            let to = self.rows.span_features[i].clone();
+            self.rows.features[to].copy_from_slice(&values);
+        }
+        Ok(())
+    }
+
+    /// Where the features of a part's spans go.
+    fn tapped(&self, spans: &[Span], part: &Part) -> Result<Vec<Tapped>, KernelError> {
+        let mut tapped = Vec::new();
+        let mut at = 0;
+        for i in part.pieces.clone() {
+            let (piece, layers) = (&self.batch.pieces[i], &spans[i].tap.layers);
+            if layers.is_empty() {
+                continue;
+            }
+            let first = piece.at - part.tokens.start;
+            let bytes = (piece.len * layers.len() * self.info.n_embd * 4) as u64;
+            tapped.push(Tapped {
+                tokens: first..first + piece.len,
+                out: self.scratch.features.part(at, bytes),
+                layers: layers.iter().map(|l| l.index()).collect(),
+            });
+            at += bytes;
+        }
+        if at > self.scratch.features.len {
+            return Err(KernelError::Shape {
+                kernel: "hc_tap",
+                what: "bytes of features",
+                expected: "what the scratch holds",
+                got: at,
+            });
+        }
+        Ok(tapped)
+    }
+}
+
+/// Appends little-endian f32 values.
+fn append(to: &mut Vec<f32>, bytes: &[u8]) {
+    let (words, _) = bytes.as_chunks::<4>();
+    to.extend(words.iter().map(|w| f32::from_le_bytes(*w)));
+}
+
+/// Checks every launch of a pass of `n` tokens at the end of the context, without making any.
+fn try_shapes<R: Driver>(
+    gpu: &mut Gpu<R>,
+    m: &crate::meta::Ds4Meta,
+    options: &Options,
+    weights: &Weights,
+    state: &State,
+    scratch: &Scratch,
+    n: usize,
+) -> Result<(), KernelError> {
+    let inputs = Inputs::new(scratch.inputs, m, n);
+    let mut pass = Pass {
+        gpu,
+        meta: m,
+        weights,
+        state,
+        scratch,
+        inputs: &inputs,
+        bound: options.n_ctx,
+        kv_sim: options.kv_sim,
+    };
+    pass.layers(&[])?;
+    pass.head(0, n.min(scratch.sizes.head))
+}
+
+/// Refuses a plan that the device has no room for.
+fn fits<R: Driver>(
+    device: &Device<R>,
+    plan: &Plan<'_>,
+    state: &State,
+    scratch: &Scratch,
+) -> Result<(), LoadError> {
+    let memory = device.memory().map_err(KernelError::from)?;
+    let parts = [
+        ("weights", plan.layout.bytes()),
+        ("state", state.layout.bytes()),
+        ("scratch", scratch.layout.bytes()),
+        ("while loading", upload::extra(plan)),
+    ];
+    let needed = parts.iter().map(|(_, bytes)| bytes).sum();
+    if needed <= memory.free {
+        return Ok(());
+    }
+    let words = parts.map(|(what, bytes)| format!("{what} {bytes}"));
+    Err(LoadError::DeviceMemory {
+        device: device.id().to_string(),
+        needed,
+        plan: words.join(", "),
+        free: memory.free,
+        total: memory.total,
+    })
+}
+
+impl<R: Driver> Target for DeviceTarget<R> {
+    fn info(&self) -> &TargetInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> Result<SeqId, Fault> {
+        let slot = self.free_slot()?;
+        self.seqs[slot] = Some(Marks::default());
+        Ok(SeqId(slot as u32))
+    }
+
+    fn fork(&mut self, seq: SeqId) -> Result<SeqId, Fault> {
+        let pos = self.marks(seq)?.pos;
+        let slot = self.free_slot()?;
+        let forked = self.state.fork(&self.gpu, seq.index(), slot, pos as usize);
+        forked.map_err(|e| self.lost(&e))?;
+        self.seqs[slot] = Some(Marks::at(pos));
+        Ok(SeqId(slot as u32))
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        if let Some(marks) = self.seqs.get_mut(seq.index()) {
+            *marks = None;
+        }
+    }
+
+    fn pos(&self, seq: SeqId) -> Option<Pos> {
+        self.marks(seq).ok().map(|m| m.pos)
+    }
+
+    fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault> {
+        let limits = Limits {
+            n_vocab: self.info.n_vocab,
+            n_ctx: self.options.n_ctx,
+            span_max: self.options.span_max,
+        };
+        let seqs = &self.seqs;
+        let stands = |seq: SeqId| {
+            let marks = seqs.get(seq.index()).copied().flatten()?;
+            Some((seq.index(), marks.pos))
+        };
+        self.batch.build(tokens, spans, &limits, stands)?;
+        refuse(spans, self.info.n_layer)?;
+        lay_out(&mut self.rows, spans, self.info.n_vocab, self.info.n_embd);
+        self.run(spans).map_err(|e| self.lost(&e))?;
+        let pos = |row: usize| self.batch.pos[self.batch.out[row]];
+        deliver(spans, pos, &self.logits, &mut self.sampler, &mut self.rows);
+        for piece in &self.batch.pieces {
+            if let Some(marks) = self.seqs[piece.slot].as_mut() {
+                marks.ran(piece.pos + piece.len, self.options.verify_max);
+            }
+        }
+        self.passes += 1;
+        let ticket = Ticket(self.passes);
+        self.in_flight = Some(ticket);
+        Ok(ticket)
+    }
+
+    fn wait(&mut self, ticket: Ticket, _deadline: Option<Instant>) -> Result<&Rows, Fault> {
+        if self.in_flight.take() != Some(ticket) {
+            return Err(Fault::NoSuchTicket(ticket.0));
+        }
+        Ok(&self.rows)
+    }
+
+    fn commit(&mut self, seq: SeqId, pos: Pos) {
+        if let Some(marks) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut) {
+            marks.commit(pos);
+        }
+    }
+
+    fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault> {
+        let n = check_head(&self.info, rows, out)?;
+        let (d, v, s) = (self.info.n_embd, self.info.n_vocab, &self.scratch);
+        let mut all = Vec::with_capacity(out.len());
+        let mut run = || {
+            for part in rows.chunks(s.sizes.head * d) {
+                let mut hidden = Input::new(s.hidden, part.len() / d);
+                self.gpu.write(bytemuck::cast_slice(part), hidden.rows.x)?;
+                let logits = s.out.rows(0, hidden.n, 4 * v);
+                self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
+                self.gpu.fetch(logits, |bytes| append(&mut all, bytes))?;
+            }
+            Ok(())
+        };
+        let ran: Result<(), KernelError> = run();
+        ran.map_err(|e| self.lost(&e))?;
+        out.copy_from_slice(&all[..n * v]);
+        Ok(())
+    }
+
+    fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {
+        embed(&self.model.weights, &self.info, tokens, out)
+    }
+
+    fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault> {
+        let host = self.pull(seq)?;
+        state::save(&host, &self.shape, &self.model.fingerprint, to)
+    }
+
+    fn load(&mut self, from: &mut dyn Read) -> Result<SeqId, Fault> {
+        let slot = self.free_slot()?;
+        let mut host = SeqState::new(&self.shape);
+        state::load(&mut host, &self.shape, &self.model.fingerprint, from)?;
+        if !mutant(331) {
+            let pushed = self.state.push(&self.gpu, slot, &mut host);
+            pushed.map_err(|e| self.lost(&e))?;
+        }
+        self.seqs[slot] = Some(host.marks);
+        Ok(SeqId(slot as u32))
+    }
+}

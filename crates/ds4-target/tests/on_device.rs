@@ -1,0 +1,328 @@
+//! The shipped small model on devices: every bit of logits and state as on the CPU. The CPU as a device, and the
+//! fake device in a hostile order, run the kernels' host build.
+#![cfg(feature = "host-exec")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use common::span;
+use device::driver::Driver;
+use device::{Device, cpu, fake};
+use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::{CpuTarget, GgufSource, LoadError, Model, Options};
+use engine_core::{LayerId, Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
+use testkit::fixture::{Fixture, Kind};
+use testkit::rng::Rng;
+
+fn model() -> Arc<Model> {
+    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+    let load = || {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny.gguf");
+        let source =
+            GgufSource::new(gguf::Gguf::open(&path, &gguf::OpenOptions::default()).unwrap());
+        Arc::new(Model::load(&source).unwrap())
+    };
+    Arc::clone(MODEL.get_or_init(load))
+}
+
+fn options() -> Options {
+    Options {
+        n_ctx: 512,
+        n_seq_max: 3,
+        verify_max: 4,
+        span_max: 64,
+        kv_sim: true,
+        threads: 2,
+    }
+}
+
+fn on<R: Driver>(device: &Device<R>, options: &Options) -> DeviceTarget<R> {
+    let settings = Settings {
+        cache: None,
+        progress: &mut |_, _| {},
+    };
+    let mut target = DeviceTarget::new(model(), options.clone(), device, settings).unwrap();
+    target.poison().unwrap();
+    target
+}
+
+fn cpu_device() -> Device<cpu::Cpu> {
+    cpu::runtime(2 << 30).open(0).unwrap()
+}
+
+fn ids(n: usize, seed: u64) -> Vec<TokenId> {
+    let mut rng = Rng::named(seed, "device ids");
+    (0..n).map(|_| (rng.next_u64() % 4096) as TokenId).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Both targets, the same calls; every answer compared.
+struct Both<R: Driver> {
+    cpu: CpuTarget,
+    device: DeviceTarget<R>,
+}
+
+impl<R: Driver> Both<R> {
+    fn new(device: &Device<R>, options: &Options) -> Self {
+        Self {
+            cpu: CpuTarget::new(model(), options.clone()).unwrap(),
+            device: on(device, options),
+        }
+    }
+
+    fn open(&mut self) -> SeqId {
+        let seq = self.cpu.open().unwrap();
+        assert_eq!(self.device.open().unwrap(), seq);
+        seq
+    }
+
+    /// Runs a pass on both and commits `accept` tokens of each span (all if `None`).
+    fn pass(&mut self, tokens: &[TokenId], spans: &[Span], accept: Option<usize>) {
+        let what = format!("{} tokens in {} spans", tokens.len(), spans.len());
+        let ticket = self.cpu.submit(tokens, spans).unwrap();
+        let want = self.cpu.wait(ticket, None).unwrap().clone();
+        let ticket = self.device.submit(tokens, spans).unwrap();
+        let got = self.device.wait(ticket, None).unwrap();
+        assert_eq!(got.span_rows, want.span_rows, "{what}");
+        assert_eq!(got.ids, want.ids, "{what}");
+        for (row, (g, w)) in got
+            .logits
+            .chunks(4096)
+            .zip(want.logits.chunks(4096))
+            .enumerate()
+        {
+            assert_eq!(bits(g), bits(w), "{what}: logits of row {row}");
+        }
+        assert_eq!(got.logits.len(), want.logits.len(), "{what}");
+        assert_eq!(
+            bits(&got.features),
+            bits(&want.features),
+            "{what}: features"
+        );
+        for s in spans {
+            let pos = s.pos + accept.unwrap_or(s.range.len()) as u32;
+            self.cpu.commit(s.seq, pos);
+            self.device.commit(s.seq, pos);
+            self.same_state(s.seq, &what);
+        }
+    }
+
+    /// One span of one sequence.
+    fn feed(&mut self, seq: SeqId, tokens: &[TokenId], out: Out) {
+        let pos = self.cpu.pos(seq).unwrap();
+        self.pass(tokens, &[span(seq, pos, tokens.len(), out)], None);
+    }
+
+    fn same_state(&self, seq: SeqId, what: &str) {
+        assert_eq!(self.device.pos(seq), self.cpu.pos(seq), "{what}");
+        let (got, want) = (self.device.digest(seq), self.cpu.digest(seq));
+        assert_eq!(got.unwrap(), want.unwrap(), "{what}: state of {seq}");
+    }
+}
+
+#[test]
+fn prefill_decode_and_verify_equal_the_cpu() {
+    let mut both = Both::new(&cpu_device(), &options());
+    let ids = ids(200, 1);
+    let seq = both.open();
+    // Chunks around the window, the ratios and the first row of 128 tokens.
+    both.feed(seq, &ids[..5], Out::Last);
+    both.feed(seq, &ids[5..61], Out::None);
+    both.feed(seq, &ids[61..125], Out::Last);
+    for at in 125..129 {
+        both.feed(seq, &ids[at..=at], Out::All);
+    }
+    // A verify of four, of which two stand; then on from there.
+    let verify = span(seq, 129, 4, Out::All);
+    both.pass(&ids[129..133], &[verify], Some(2));
+    both.device.poison_stale(seq).unwrap();
+    both.feed(seq, &ids[131..134], Out::All);
+    let counts = both.device.counts();
+    assert_eq!(counts.passes, 9);
+    let routed: u64 = both.device.routed().unwrap().iter().sum();
+    // Four experts a token in each of seven layers.
+    assert_eq!(routed, (129 + 4 + 3) * 4 * 7);
+}
+
+#[test]
+fn sequences_in_one_pass_equal_the_cpu() {
+    let mut both = Both::new(&cpu_device(), &options());
+    let (a, b) = (both.open(), both.open());
+    let ids = ids(60, 2);
+    both.feed(b, &ids[..13], Out::None);
+    both.feed(a, &ids[20..26], Out::None);
+    let plan = |seed| {
+        Arc::new(SamplePlan {
+            seed,
+            temperature: 0.8,
+            top_k: 20,
+            ..SamplePlan::greedy()
+        })
+    };
+    let layers = |list: &[u32]| list.iter().map(|l| LayerId(*l)).collect();
+    // A verify with features of one, a token drawn for the other.
+    let first = Span {
+        want: Want::Both(plan(3)),
+        tap: Tap {
+            layers: layers(&[6, 2, 4]),
+        },
+        ..span(b, 13, 3, Out::All)
+    };
+    let second = Span {
+        range: 3..4,
+        want: Want::Ids(plan(9)),
+        ..span(a, 6, 1, Out::Last)
+    };
+    both.pass(&ids[40..44], &[first, second], Some(1));
+    // More tokens than a part of a pass holds: the second span goes in a part of its own.
+    let long = Span {
+        range: 0..31,
+        ..span(a, 7, 31, Out::Last)
+    };
+    let longer = Span {
+        range: 26..60,
+        tap: Tap {
+            layers: layers(&[0]),
+        },
+        ..span(b, 14, 34, Out::Last)
+    };
+    both.pass(&ids, &[longer, long], None);
+}
+
+#[test]
+fn saved_forked_and_refused_sequences_are_those_of_the_cpu() {
+    let mut both = Both::new(&cpu_device(), &options());
+    let ids = ids(40, 3);
+    let seq = both.open();
+    both.feed(seq, &ids[..22], Out::None);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    both.device.save(seq, &mut ours).unwrap();
+    both.cpu.save(seq, &mut theirs).unwrap();
+    assert!(ours == theirs, "the bytes of a saved sequence");
+    // Saved by one, loaded by the other, both ways.
+    let loaded = both.device.load(&mut theirs.as_slice()).unwrap();
+    assert_eq!(both.cpu.load(&mut ours.as_slice()).unwrap(), loaded);
+    both.feed(loaded, &ids[22..25], Out::All);
+    let fork = both.device.fork(seq).unwrap();
+    assert_eq!(both.cpu.fork(seq).unwrap(), fork);
+    both.feed(fork, &ids[25..28], Out::Last);
+    both.same_state(seq, "the sequence that was forked");
+    // What is refused changes nothing.
+    let full = both.device.open().unwrap_err().to_string();
+    assert_eq!(full, both.cpu.open().unwrap_err().to_string());
+    let wrong = span(seq, 7, 1, Out::All);
+    let refused = both.device.submit(&ids[..1], &[wrong]).unwrap_err();
+    assert!(refused.to_string().contains("position 7"), "{refused}");
+    theirs.pop();
+    both.device.close(fork);
+    assert!(both.device.load(&mut theirs.as_slice()).is_err());
+    both.same_state(seq, "after refusals");
+}
+
+#[test]
+fn the_ends_of_the_model_equal_the_cpu() {
+    let mut both = Both::new(&cpu_device(), &options());
+    let mut rng = Rng::named(5, "hidden rows");
+    let rows: Vec<f32> = (0..20 * 256).map(|_| rng.normal() as f32).collect();
+    let (mut got, mut want) = (vec![f32::NAN; 20 * 4096], vec![f32::NAN; 20 * 4096]);
+    both.device.head(&rows, &mut got).unwrap();
+    both.cpu.head(&rows, &mut want).unwrap();
+    assert_eq!(bits(&got), bits(&want));
+    assert!(both.device.head(&rows[1..], &mut got).is_err());
+    let (mut got, mut want) = (vec![f32::NAN; 2 * 256], vec![f32::NAN; 2 * 256]);
+    both.device.embed(&[7, 4095], &mut got).unwrap();
+    both.cpu.embed(&[7, 4095], &mut want).unwrap();
+    assert_eq!(bits(&got), bits(&want));
+}
+
+#[test]
+fn without_roundings_the_bits_are_the_same() {
+    let options = Options {
+        kv_sim: false,
+        ..options()
+    };
+    let mut both = Both::new(&cpu_device(), &options);
+    let ids = ids(40, 4);
+    let (a, b) = (both.open(), both.open());
+    both.feed(b, &ids[..35], Out::Last);
+    both.feed(a, &ids[..9], Out::None);
+    let second = Span {
+        range: 2..3,
+        ..span(a, 9, 1, Out::Last)
+    };
+    both.pass(&ids[37..40], &[span(b, 35, 2, Out::All), second], Some(1));
+}
+
+#[test]
+fn a_hostile_device_gives_the_same_bits() {
+    for seed in [3, 4] {
+        let settings = fake::Settings {
+            seed,
+            memory: 2 << 30,
+            ..fake::Settings::default()
+        };
+        let runtime = fake::runtime(&settings);
+        let mut both = Both::new(&runtime.open(0).unwrap(), &options());
+        let ids = ids(20, 10 + seed);
+        let (a, b) = (both.open(), both.open());
+        both.feed(a, &ids[..9], Out::Last);
+        both.feed(b, &ids[9..15], Out::None);
+        let second = Span {
+            range: 3..4,
+            ..span(b, 6, 1, Out::Last)
+        };
+        both.pass(&ids[15..19], &[span(a, 9, 3, Out::All), second], Some(1));
+        drop(both);
+        assert_eq!(runtime.driver().inner().violations(), [""; 0]);
+        assert_eq!(
+            runtime.driver().inner().alive(),
+            0,
+            "everything was given back"
+        );
+    }
+}
+
+fn refusal(model: Arc<Model>, options: &Options, memory: u64) -> LoadError {
+    let device = cpu::runtime(memory).open(0).unwrap();
+    let settings = Settings {
+        cache: None,
+        progress: &mut |_, _| {},
+    };
+    let error = DeviceTarget::new(model, options.clone(), &device, settings).unwrap_err();
+    let left = device.memory().unwrap();
+    assert_eq!(left.free, left.total, "nothing is allocated");
+    error
+}
+
+#[test]
+fn what_does_not_fit_a_device_is_refused_before_anything_is_allocated() {
+    let error = refusal(model(), &options(), 50_000_000);
+    let LoadError::DeviceMemory { needed, free, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(needed > 50_000_000 && free == 50_000_000, "{error}");
+    // A fixture in floats: there is no kernel for a stack of float experts.
+    let floats = common::source(Fixture::new(Kind::T0i, 7).unwrap().model);
+    let error = refusal(Arc::new(Model::load(&floats).unwrap()), &options(), 2 << 30);
+    let LoadError::NoKernel { tensor, got, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(
+        (tensor.as_str(), got.as_str()),
+        ("blk.0.ffn_gate_exps.weight", "F32")
+    );
+    let none = Options {
+        n_ctx: 0,
+        ..options()
+    };
+    assert!(matches!(
+        refusal(model(), &none, 2 << 30),
+        LoadError::Option { .. }
+    ));
+}
