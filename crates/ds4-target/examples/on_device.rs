@@ -2,7 +2,7 @@
 //! then what a step costs.
 //!
 //! `on_device MODEL [--device cuda:0|hip:0|cpu] [--prompt FILE] [--tokens N] [--ctx N] [--span N] [--steps N]
-//! [--cache FOLDER] [--threads N]`. FILE holds token ids in decimal, anything between them. Without it the
+//! [--cache FOLDER] [--threads N] [--graphs N]`. FILE holds token ids in decimal, anything between them. Without it the
 //! tokens are drawn from a fixed seed. The CPU as a device needs the feature `host-exec`.
 #![allow(clippy::print_stdout)]
 
@@ -28,6 +28,7 @@ struct Args {
     tokens: usize,
     steps: usize,
     cache: Option<PathBuf>,
+    graphs: usize,
     options: Options,
 }
 
@@ -41,6 +42,7 @@ fn args() -> Result<Args> {
         tokens: 320,
         steps: 100,
         cache: None,
+        graphs: 16,
         options: Options {
             n_ctx: 4096,
             n_seq_max: 8,
@@ -55,6 +57,7 @@ fn args() -> Result<Args> {
             "--tokens" => a.tokens = value.parse()?,
             "--steps" => a.steps = value.parse()?,
             "--cache" => a.cache = Some(value.into()),
+            "--graphs" => a.graphs = value.parse()?,
             "--ctx" => a.options.n_ctx = value.parse()?,
             "--span" => a.options.span_max = value.parse()?,
             "--threads" => a.options.threads = value.parse()?,
@@ -206,6 +209,7 @@ fn load<R: Driver>(model: &Arc<Model>, a: &Args, device: &Device<R>) -> Result<D
     let settings = Settings {
         cache: cache.transpose()?,
         progress: &mut |_, total| bytes = total,
+        graph_tokens: a.graphs,
     };
     let target = DeviceTarget::new(Arc::clone(model), a.options.clone(), device, settings)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -322,6 +326,8 @@ fn steps<R: Driver>(t: &mut DeviceTarget<R>, want: &Reference, steps: usize) -> 
         }
         let count = steps.min((n_ctx - want.ids.len()) / q);
         let tokens = &want.ids[..q.min(want.ids.len())];
+        // Twice: graphs are built the second time.
+        feed(t, seq, tokens, 0)?;
         feed(t, seq, tokens, 0)?;
         let (before, mut times) = (t.counts().launches, Vec::new());
         for _ in 0..count {

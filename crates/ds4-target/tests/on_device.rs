@@ -39,10 +39,11 @@ fn options() -> Options {
     }
 }
 
-fn on<R: Driver>(device: &Device<R>, options: &Options) -> DeviceTarget<R> {
+fn on<R: Driver>(device: &Device<R>, options: &Options, graph_tokens: usize) -> DeviceTarget<R> {
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
+        graph_tokens,
     };
     let mut target = DeviceTarget::new(model(), options.clone(), device, settings).unwrap();
     target.poison().unwrap();
@@ -70,15 +71,33 @@ struct Both<R: Driver> {
 
 impl<R: Driver> Both<R> {
     fn new(device: &Device<R>, options: &Options) -> Self {
+        Self::graphs(device, options, 0)
+    }
+
+    /// With graphs for passes of up to so many tokens.
+    fn graphs(device: &Device<R>, options: &Options, tokens: usize) -> Self {
         Self {
             cpu: CpuTarget::new(model(), options.clone()).unwrap(),
-            device: on(device, options),
+            device: on(device, options, tokens),
         }
     }
 
     fn open(&mut self) -> SeqId {
         let seq = self.cpu.open().unwrap();
         assert_eq!(self.device.open().unwrap(), seq);
+        seq
+    }
+
+    /// A sequence of these tokens, run by the CPU and handed to the device: the executor is slow.
+    fn started(&mut self, tokens: &[TokenId]) -> SeqId {
+        let seq = self.cpu.open().unwrap();
+        tokens.chunks(64).for_each(|part| {
+            common::feed(&mut self.cpu, seq, part, Out::None);
+        });
+        let mut saved = Vec::new();
+        self.cpu.save(seq, &mut saved).unwrap();
+        assert_eq!(self.device.load(&mut saved.as_slice()).unwrap(), seq);
+        self.same_state(seq, "a sequence that was handed over");
         seq
     }
 
@@ -131,10 +150,13 @@ fn prefill_decode_and_verify_equal_the_cpu() {
     let mut both = Both::new(&cpu_device(), &options());
     let ids = ids(200, 1);
     let seq = both.open();
-    // Chunks around the window, the ratios and the first row of 128 tokens.
     both.feed(seq, &ids[..5], Out::Last);
-    both.feed(seq, &ids[5..61], Out::None);
-    both.feed(seq, &ids[61..125], Out::Last);
+    both.feed(seq, &ids[5..36], Out::None);
+    both.device.close(seq);
+    both.cpu.close(seq);
+    // Around the window and the first row of 128 tokens.
+    let seq = both.started(&ids[..101]);
+    both.feed(seq, &ids[101..125], Out::Last);
     for at in 125..129 {
         both.feed(seq, &ids[at..=at], Out::All);
     }
@@ -147,7 +169,7 @@ fn prefill_decode_and_verify_equal_the_cpu() {
     assert_eq!(counts.passes, 9);
     let routed: u64 = both.device.routed().unwrap().iter().sum();
     // Four experts a token in each of seven layers.
-    assert_eq!(routed, (129 + 4 + 3) * 4 * 7);
+    assert_eq!(routed, (36 + 28 + 4 + 3) * 4 * 7);
 }
 
 #[test]
@@ -193,6 +215,41 @@ fn sequences_in_one_pass_equal_the_cpu() {
         ..span(b, 14, 34, Out::Last)
     };
     both.pass(&ids, &[longer, long], None);
+}
+
+#[test]
+fn replayed_passes_equal_the_cpu() {
+    let options = Options {
+        n_ctx: 256,
+        ..options()
+    };
+    let mut both = Both::graphs(&cpu_device(), &options, 4);
+    let ids = ids(160, 6);
+    let (a, b) = (both.started(&ids[..61]), both.started(&ids[..125]));
+    // One token of one, then of the other: one shape. The rows of window and ratios change under it.
+    for at in 124..129 {
+        let seq = if at % 2 == 0 { a } else { b };
+        both.feed(seq, &ids[at..=at], Out::Last);
+    }
+    let counts = both.device.counts();
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (1, 4));
+    // Verifies of both in one pass, of which one token stands, with features of one.
+    for at in 0..3 {
+        let tapped = Span {
+            tap: Tap {
+                layers: [LayerId(3)].into_iter().collect(),
+            },
+            ..span(a, both.cpu.pos(a).unwrap(), 2, Out::All)
+        };
+        let other = Span {
+            range: 2..4,
+            ..span(b, both.cpu.pos(b).unwrap(), 2, Out::Last)
+        };
+        both.pass(&ids[131 + at..135 + at], &[tapped, other], Some(1));
+    }
+    let counts = both.device.counts();
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (2, 6));
+    assert_eq!(counts.graphs.dropped, 0);
 }
 
 #[test]
@@ -268,7 +325,7 @@ fn a_hostile_device_gives_the_same_bits() {
             ..fake::Settings::default()
         };
         let runtime = fake::runtime(&settings);
-        let mut both = Both::new(&runtime.open(0).unwrap(), &options());
+        let mut both = Both::graphs(&runtime.open(0).unwrap(), &options(), 4);
         let ids = ids(20, 10 + seed);
         let (a, b) = (both.open(), both.open());
         both.feed(a, &ids[..9], Out::Last);
@@ -278,6 +335,9 @@ fn a_hostile_device_gives_the_same_bits() {
             ..span(b, 6, 1, Out::Last)
         };
         both.pass(&ids[15..19], &[span(a, 9, 3, Out::All), second], Some(1));
+        for at in [3, 7, 11] {
+            both.feed(a, &ids[at..=at], Out::Last);
+        }
         drop(both);
         assert_eq!(runtime.driver().inner().violations(), [""; 0]);
         assert_eq!(
@@ -293,6 +353,7 @@ fn refusal(model: Arc<Model>, options: &Options, memory: u64) -> LoadError {
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
+        graph_tokens: 8,
     };
     let error = DeviceTarget::new(model, options.clone(), &device, settings).unwrap_err();
     let left = device.memory().unwrap();

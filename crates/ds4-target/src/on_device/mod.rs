@@ -8,6 +8,7 @@
 
 mod arena;
 mod gpu;
+mod graphs;
 mod inputs;
 mod layers;
 mod products;
@@ -17,4 +18,5 @@ mod target;
 mod upload;
 mod weights;
 
+pub use graphs::GraphCounts;
 pub use target::{Counts, DeviceTarget, Settings};

@@ -16,6 +16,7 @@ use sampling::Sampler;
 
 use super::arena::Arena;
 use super::gpu::Gpu;
+use super::graphs::{GraphCounts, Graphs, Shape};
 use super::inputs::{Inputs, Part, Writer};
 use super::layers::{Pass, Tapped};
 use super::products::Input;
@@ -36,6 +37,8 @@ pub struct Settings<'a> {
     pub cache: Option<Cache>,
     /// Hears of bytes uploaded and bytes in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Passes of up to so many tokens are captured as graphs and replayed; 0: none are.
+    pub graph_tokens: usize,
 }
 
 impl std::fmt::Debug for Settings<'_> {
@@ -49,10 +52,12 @@ impl std::fmt::Debug for Settings<'_> {
 pub struct Counts {
     /// Passes.
     pub passes: u64,
-    /// Launches of kernels.
+    /// Launches of kernels, those captured counted once.
     pub launches: u64,
     /// Images loaded.
     pub images: u64,
+    /// Graphs.
+    pub graphs: GraphCounts,
 }
 
 /// The target on a device.
@@ -67,6 +72,7 @@ pub struct DeviceTarget<R: Driver> {
     weights: Weights,
     state: State,
     scratch: Scratch,
+    graphs: Graphs<R>,
     seqs: Vec<Option<Marks>>,
     batch: Batch,
     rows: Rows,
@@ -110,6 +116,7 @@ impl<R: Driver> DeviceTarget<R> {
             ropes: Ropes::new(m),
             sampler: Sampler::new(m.n_vocab),
             seqs: vec![None; options.n_seq_max],
+            graphs: Graphs::new(settings.graph_tokens),
             shape,
             gpu,
             weights,
@@ -146,6 +153,7 @@ impl<R: Driver> DeviceTarget<R> {
             passes: self.passes,
             launches: kernels.launches,
             images: kernels.images,
+            graphs: self.graphs.counts,
         }
     }
 
@@ -247,8 +255,16 @@ impl<R: Driver> DeviceTarget<R> {
         Writer::fill(&inputs, bytes, m, &self.ropes, &self.state, batch, part);
         self.gpu.write(&self.inputs, inputs.block)?;
         let tapped = self.tapped(spans, part)?;
+        let (n, rows) = (part.tokens.len(), part.out.len());
+        let most = self.scratch.sizes.head;
+        let graph = self.graphs.take(n) && rows <= most;
         let pos = &self.batch.pos[part.tokens.clone()];
-        let bound = pos.iter().max().map_or(1, |p| *p as usize + 1);
+        let bound = match graph {
+            // A captured launch serves every position.
+            true => self.options.n_ctx,
+            false => pos.iter().max().map_or(1, |p| *p as usize + 1),
+        };
+        let stream = Arc::clone(&self.gpu.stream);
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
@@ -259,11 +275,20 @@ impl<R: Driver> DeviceTarget<R> {
             bound,
             kv_sim: self.options.kv_sim,
         };
-        pass.layers(&tapped)?;
-        let most = self.scratch.sizes.head;
-        for first in (0..part.out.len()).step_by(most) {
-            let n = most.min(part.out.len() - first);
-            pass.head(first, n)?;
+        if graph {
+            let shape = Shape::new(n, rows, &tapped);
+            self.graphs.run(shape, &stream, || {
+                pass.layers(&tapped)?;
+                pass.head(0, rows)
+            })?;
+        } else {
+            pass.layers(&tapped)?;
+        }
+        for first in (0..rows).step_by(most) {
+            let n = most.min(rows - first);
+            if !graph {
+                pass.head(first, n)?;
+            }
             let out = self.scratch.out.rows(0, n, 4 * m.n_vocab);
             pass.gpu
                 .fetch(out, |bytes| append(&mut self.logits, bytes))?;

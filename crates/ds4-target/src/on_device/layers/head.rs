@@ -14,6 +14,9 @@ impl<R: Driver> Pass<'_, R> {
     /// # Errors
     /// `Shape`, `Device`.
     pub(crate) fn head(&mut self, first: usize, n: usize) -> Result<(), KernelError> {
+        if n == 0 {
+            return Ok(());
+        }
         let (s, d) = (self.scratch, self.meta.n_embd);
         // The streams of wanted tokens beside each other: rows of a table, by index.
         let wide = hc::STREAMS * d;
