@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use common::span;
 use device::driver::Driver;
+use device::watch::Fail;
 use device::{Device, cpu, fake};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, LoadError, Model, Options};
@@ -253,6 +254,40 @@ fn replayed_passes_equal_the_cpu() {
 }
 
 #[test]
+fn tokens_drawn_on_the_device_are_those_of_the_sampler() {
+    let mut both = Both::graphs(&cpu_device(), &options(), 4);
+    let ids = ids(40, 8);
+    let (a, b) = (both.started(&ids[..9]), both.started(&ids[9..20]));
+    let plan = |seed, temperature, top_k, top_p, min_p| SamplePlan {
+        seed,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        ..SamplePlan::greedy()
+    };
+    let biased = SamplePlan {
+        bias: [(7, 3.5)].into_iter().collect(),
+        ..plan(5, 1.0, 0, 1.0, 0.0)
+    };
+    let plans = [
+        [SamplePlan::greedy(), plan(1, 1.2, 0, 1.0, 0.0)],
+        [plan(2, 0.9, 40, 1.0, 0.0), plan(3, 1.0, 0, 0.8, 0.02)],
+        [biased, plan(4, 1.5, 0, 1.0, 0.0)],
+    ];
+    for (at, [first, second]) in plans.into_iter().enumerate() {
+        let ask = |seq, at: usize, range: std::ops::Range<usize>, plan| Span {
+            want: Want::Ids(Arc::new(plan)),
+            range: range.clone(),
+            ..span(seq, at as u32, range.len(), Out::All)
+        };
+        let spans = [ask(a, 9 + at, 0..2, first), ask(b, 11 + at, 2..4, second)];
+        both.pass(&ids[20 + at..24 + at], &spans, Some(1));
+    }
+    assert_eq!(both.device.counts().host_draws, 2, "the rows with a bias");
+}
+
+#[test]
 fn saved_forked_and_refused_sequences_are_those_of_the_cpu() {
     let mut both = Both::new(&cpu_device(), &options());
     let ids = ids(40, 3);
@@ -276,6 +311,15 @@ fn saved_forked_and_refused_sequences_are_those_of_the_cpu() {
     let wrong = span(seq, 7, 1, Out::All);
     let refused = both.device.submit(&ids[..1], &[wrong]).unwrap_err();
     assert!(refused.to_string().contains("position 7"), "{refused}");
+    let greedy = Span {
+        tap: Tap {
+            layers: (0..9).map(|i| LayerId(i % 7)).collect(),
+        },
+        ..span(seq, 22, 1, Out::None)
+    };
+    let refused = both.device.submit(&ids[..1], &[greedy]).unwrap_err();
+    let text = "tapped layers of a span: 9 wanted, 8 available";
+    assert_eq!(refused.to_string(), text);
     theirs.pop();
     both.device.close(fork);
     assert!(both.device.load(&mut theirs.as_slice()).is_err());
@@ -386,4 +430,35 @@ fn what_does_not_fit_a_device_is_refused_before_anything_is_allocated() {
         refusal(model(), &none, 2 << 30),
         LoadError::Option { .. }
     ));
+}
+
+#[test]
+fn nothing_is_left_whichever_call_fails_while_loading() {
+    // The last one is later than any call of a load: it must succeed.
+    for after in [0, 3, 5, 7, 9, 12, 30, 200, 1_000_000] {
+        let settings = fake::Settings {
+            memory: 2 << 30,
+            ..fake::Settings::default()
+        };
+        let runtime = fake::runtime(&settings);
+        let device = runtime.open(0).unwrap();
+        runtime.driver().fail(Some(Fail { call: None, after }));
+        let settings = Settings {
+            cache: None,
+            progress: &mut |_, _| {},
+            graph_tokens: 4,
+        };
+        let loaded = DeviceTarget::new(model(), options(), &device, settings);
+        assert_eq!(loaded.is_ok(), after == 1_000_000, "call {after}");
+        if let Err(error) = &loaded {
+            assert!(error.to_string().contains("fake:0"), "{error}");
+        }
+        drop((loaded, device));
+        assert_eq!(
+            runtime.driver().inner().violations(),
+            [""; 0],
+            "call {after}"
+        );
+        assert_eq!(runtime.driver().inner().alive(), 0, "call {after}");
+    }
 }

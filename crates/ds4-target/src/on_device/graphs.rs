@@ -12,6 +12,7 @@ use device::driver::Driver;
 use device::{Fault, Graph, Stream};
 use ds4_kernels::KernelError;
 
+use super::draws::Way;
 use super::layers::Tapped;
 
 /// Most shapes that are remembered. A drafter's widths, a few numbers of sequences, rows or none.
@@ -23,16 +24,19 @@ pub(crate) struct Shape {
     /// Tokens, and rows of logits.
     pub(crate) tokens: usize,
     pub(crate) rows: usize,
+    /// How the rows are drawn.
+    pub(crate) way: Way,
     /// Tokens and layers of spans with features.
     pub(crate) taps: Vec<(Range<usize>, Vec<usize>)>,
 }
 
 impl Shape {
-    pub(crate) fn new(tokens: usize, rows: usize, tapped: &[Tapped]) -> Self {
+    pub(crate) fn new(tokens: usize, rows: usize, way: Way, tapped: &[Tapped]) -> Self {
         let taps = tapped.iter().map(|t| (t.tokens.clone(), t.layers.clone()));
         Self {
             tokens,
             rows,
+            way,
             taps: taps.collect(),
         }
     }

@@ -7,6 +7,7 @@
 //! Must not know: vendors, drafters, who runs it.
 
 mod arena;
+mod draws;
 mod gpu;
 mod graphs;
 mod inputs;
