@@ -17,6 +17,9 @@
 //   launch   grid n of 1024 threads
 //   cost     up to 18 passes over y, from a cache
 //   order    none: weights are summed as integers, ranks are compared as integers
+// draw_sound: after a draw, takes the token of a row that holds NaN back: all ones
+//   launch   grid (parts, n) of 256 threads
+//   cost     4 bytes a logit
 #include "fourspark.h"
 #include "fs_math.h"
 #include "fs_noise.h"
@@ -89,6 +92,17 @@ FS_KERNEL(draw_merge, 32, 1)(const u64* FS_RESTRICT best, u32* FS_RESTRICT token
   if (fs_tid() == 0) tokens[row] = draw_token(mine);
 }
 FS_EXPORT(draw_merge, 32)
+
+FS_KERNEL(draw_sound, 256, 2)(const float* FS_RESTRICT logits, u32* tokens, i32 vocabulary, i32 parts) {
+  const u64 row = fs_bid_y();
+  bool sound = true;
+  for (i32 t = (i32)fs_bid_x() * 256 + (i32)fs_tid(); t < vocabulary; t += parts * 256) {
+    const float v = logits[row * (u64)vocabulary + (u64)t];
+    sound = sound && v == v;
+  }
+  if (!sound) tokens[row] = ~0u;  // everybody who writes writes the same
+}
+FS_EXPORT(draw_sound, 256)
 
 static constexpr int FILTER_THREADS = 1024;
 

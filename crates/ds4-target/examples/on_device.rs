@@ -2,7 +2,7 @@
 //! then what a step costs.
 //!
 //! `on_device MODEL [--device cuda:0|hip:0|cpu] [--prompt FILE] [--tokens N] [--ctx N] [--span N] [--steps N]
-//! [--cache FOLDER] [--threads N]`. FILE holds token ids in decimal, anything between them. Without it the
+//! [--cache FOLDER] [--threads N] [--graphs N]`. FILE holds token ids in decimal, anything between them. Without it the
 //! tokens are drawn from a fixed seed. The CPU as a device needs the feature `host-exec`.
 #![allow(clippy::print_stdout)]
 
@@ -16,7 +16,7 @@ use device::driver::Driver;
 use device::{Device, Runtime, cpu, cuda, hip};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
-use engine_core::{Out, SeqId, Span, Tap, Target, TokenId, Want};
+use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -28,6 +28,7 @@ struct Args {
     tokens: usize,
     steps: usize,
     cache: Option<PathBuf>,
+    graphs: usize,
     options: Options,
 }
 
@@ -41,6 +42,7 @@ fn args() -> Result<Args> {
         tokens: 320,
         steps: 100,
         cache: None,
+        graphs: 16,
         options: Options {
             n_ctx: 4096,
             n_seq_max: 8,
@@ -55,6 +57,7 @@ fn args() -> Result<Args> {
             "--tokens" => a.tokens = value.parse()?,
             "--steps" => a.steps = value.parse()?,
             "--cache" => a.cache = Some(value.into()),
+            "--graphs" => a.graphs = value.parse()?,
             "--ctx" => a.options.n_ctx = value.parse()?,
             "--span" => a.options.span_max = value.parse()?,
             "--threads" => a.options.threads = value.parse()?,
@@ -206,6 +209,7 @@ fn load<R: Driver>(model: &Arc<Model>, a: &Args, device: &Device<R>) -> Result<D
     let settings = Settings {
         cache: cache.transpose()?,
         progress: &mut |_, total| bytes = total,
+        graph_tokens: a.graphs,
     };
     let target = DeviceTarget::new(Arc::clone(model), a.options.clone(), device, settings)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -312,28 +316,52 @@ fn batch<R: Driver>(
     Ok(())
 }
 
-/// What a step of 1, 2, 4, .. tokens costs, at the end of the tokens; and prefill without logits.
+/// A step whose rows give tokens alone; commits the first token.
+fn step<R: Driver>(t: &mut DeviceTarget<R>, seq: SeqId, tokens: &[TokenId]) -> Result<()> {
+    let pos = t.pos(seq).ok_or("not open")? as usize;
+    let ids = Span {
+        want: Want::Ids(Arc::new(SamplePlan::greedy())),
+        ..span(seq, pos, 0..tokens.len(), Out::All)
+    };
+    let ticket = t.submit(tokens, &[ids])?;
+    t.wait(ticket, None)?;
+    t.commit(seq, pos as u32 + 1);
+    Ok(())
+}
+
+/// What a step of 1, 2, 4, .. tokens costs, at the end of the tokens, with logits and with tokens alone; and
+/// prefill without logits.
 fn steps<R: Driver>(t: &mut DeviceTarget<R>, want: &Reference, steps: usize) -> Result<()> {
     let (span_max, n_ctx) = (t.info().span_max, t.options().n_ctx);
-    for q in [1, 2, 3, 4, 6, 8] {
+    for (q, logits) in [1, 2, 3, 4, 6, 8]
+        .into_iter()
+        .flat_map(|q| [(q, true), (q, false)])
+    {
         let seq = t.open()?;
         for part in want.ids.chunks(span_max) {
             feed(t, seq, part, part.len())?;
         }
-        let count = steps.min((n_ctx - want.ids.len()) / q);
         let tokens = &want.ids[..q.min(want.ids.len())];
-        feed(t, seq, tokens, 0)?;
-        let (before, mut times) = (t.counts().launches, Vec::new());
-        for _ in 0..count {
+        let count = steps.min(n_ctx.saturating_sub(want.ids.len() + q + 2));
+        let (mut before, mut times) = (0, Vec::new());
+        // Twice more: graphs are built the second time.
+        for i in 0..count + 2 {
             let start = Instant::now();
-            feed(t, seq, tokens, 1)?;
-            times.push(start.elapsed());
+            match logits {
+                true => drop(feed(t, seq, tokens, 1)?),
+                false => step(t, seq, tokens)?,
+            }
+            match i {
+                0 | 1 => before = t.counts().launches,
+                _ => times.push(start.elapsed()),
+            }
         }
         times.sort_unstable();
         let all: Duration = times.iter().sum();
         let launches = (t.counts().launches - before) / count.max(1) as u64;
         println!(
-            "step of {q}: {:.1} us mean, {:.1} us median, {launches} launches, {:.1} steps/s",
+            "step of {q}, {}: {:.1} us mean, {:.1} us median, {launches} launches, {:.1} steps/s",
+            if logits { "logits" } else { "tokens alone" },
             all.as_secs_f64() * 1e6 / count.max(1) as f64,
             times.get(count / 2).map_or(0.0, |t| t.as_secs_f64() * 1e6),
             count as f64 / all.as_secs_f64()

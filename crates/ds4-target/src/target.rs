@@ -26,7 +26,7 @@ mod options;
 pub(crate) mod rows;
 
 pub use options::Options;
-use rows::{check_head, deliver, embed, embed_streams, lay_out, refuse, tap};
+use rows::{Given, check_head, deliver, embed, embed_streams, lay_out, refuse, tap};
 
 /// A loaded model, shared by targets.
 #[derive(Clone)]
@@ -309,7 +309,8 @@ impl CpuTarget {
             &[Job::new(pool, w.head.matrix(), &input, 0..n, out)],
         );
         let pos = |row: usize| batch.pos[batch.out[row]];
-        deliver(spans, pos, &scratch.logits, sampler, rows);
+        let given = |row: usize| Given::Logits(&scratch.logits[row * n_vocab..][..n_vocab]);
+        deliver(spans, pos, given, sampler, rows);
         ctx.lap(Family::Head);
     }
 }

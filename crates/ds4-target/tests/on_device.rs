@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use common::span;
 use device::driver::Driver;
+use device::watch::Fail;
 use device::{Device, cpu, fake};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, LoadError, Model, Options};
@@ -39,10 +40,11 @@ fn options() -> Options {
     }
 }
 
-fn on<R: Driver>(device: &Device<R>, options: &Options) -> DeviceTarget<R> {
+fn on<R: Driver>(device: &Device<R>, options: &Options, graph_tokens: usize) -> DeviceTarget<R> {
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
+        graph_tokens,
     };
     let mut target = DeviceTarget::new(model(), options.clone(), device, settings).unwrap();
     target.poison().unwrap();
@@ -70,15 +72,33 @@ struct Both<R: Driver> {
 
 impl<R: Driver> Both<R> {
     fn new(device: &Device<R>, options: &Options) -> Self {
+        Self::graphs(device, options, 0)
+    }
+
+    /// With graphs for passes of up to so many tokens.
+    fn graphs(device: &Device<R>, options: &Options, tokens: usize) -> Self {
         Self {
             cpu: CpuTarget::new(model(), options.clone()).unwrap(),
-            device: on(device, options),
+            device: on(device, options, tokens),
         }
     }
 
     fn open(&mut self) -> SeqId {
         let seq = self.cpu.open().unwrap();
         assert_eq!(self.device.open().unwrap(), seq);
+        seq
+    }
+
+    /// A sequence of these tokens, run by the CPU and handed to the device: the executor is slow.
+    fn started(&mut self, tokens: &[TokenId]) -> SeqId {
+        let seq = self.cpu.open().unwrap();
+        tokens.chunks(64).for_each(|part| {
+            common::feed(&mut self.cpu, seq, part, Out::None);
+        });
+        let mut saved = Vec::new();
+        self.cpu.save(seq, &mut saved).unwrap();
+        assert_eq!(self.device.load(&mut saved.as_slice()).unwrap(), seq);
+        self.same_state(seq, "a sequence that was handed over");
         seq
     }
 
@@ -131,10 +151,13 @@ fn prefill_decode_and_verify_equal_the_cpu() {
     let mut both = Both::new(&cpu_device(), &options());
     let ids = ids(200, 1);
     let seq = both.open();
-    // Chunks around the window, the ratios and the first row of 128 tokens.
     both.feed(seq, &ids[..5], Out::Last);
-    both.feed(seq, &ids[5..61], Out::None);
-    both.feed(seq, &ids[61..125], Out::Last);
+    both.feed(seq, &ids[5..36], Out::None);
+    both.device.close(seq);
+    both.cpu.close(seq);
+    // Around the window and the first row of 128 tokens.
+    let seq = both.started(&ids[..101]);
+    both.feed(seq, &ids[101..125], Out::Last);
     for at in 125..129 {
         both.feed(seq, &ids[at..=at], Out::All);
     }
@@ -147,7 +170,7 @@ fn prefill_decode_and_verify_equal_the_cpu() {
     assert_eq!(counts.passes, 9);
     let routed: u64 = both.device.routed().unwrap().iter().sum();
     // Four experts a token in each of seven layers.
-    assert_eq!(routed, (129 + 4 + 3) * 4 * 7);
+    assert_eq!(routed, (36 + 28 + 4 + 3) * 4 * 7);
 }
 
 #[test]
@@ -196,6 +219,75 @@ fn sequences_in_one_pass_equal_the_cpu() {
 }
 
 #[test]
+fn replayed_passes_equal_the_cpu() {
+    let options = Options {
+        n_ctx: 256,
+        ..options()
+    };
+    let mut both = Both::graphs(&cpu_device(), &options, 4);
+    let ids = ids(160, 6);
+    let (a, b) = (both.started(&ids[..61]), both.started(&ids[..125]));
+    // One token of one, then of the other: one shape. The rows of window and ratios change under it.
+    for at in 124..129 {
+        let seq = if at % 2 == 0 { a } else { b };
+        both.feed(seq, &ids[at..=at], Out::Last);
+    }
+    let counts = both.device.counts();
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (1, 4));
+    // Verifies of both in one pass, of which one token stands, with features of one.
+    for at in 0..3 {
+        let tapped = Span {
+            tap: Tap {
+                layers: [LayerId(3)].into_iter().collect(),
+            },
+            ..span(a, both.cpu.pos(a).unwrap(), 2, Out::All)
+        };
+        let other = Span {
+            range: 2..4,
+            ..span(b, both.cpu.pos(b).unwrap(), 2, Out::Last)
+        };
+        both.pass(&ids[131 + at..135 + at], &[tapped, other], Some(1));
+    }
+    let counts = both.device.counts();
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (2, 6));
+    assert_eq!(counts.graphs.dropped, 0);
+}
+
+#[test]
+fn tokens_drawn_on_the_device_are_those_of_the_sampler() {
+    let mut both = Both::graphs(&cpu_device(), &options(), 4);
+    let ids = ids(40, 8);
+    let (a, b) = (both.started(&ids[..9]), both.started(&ids[9..20]));
+    let plan = |seed, temperature, top_k, top_p, min_p| SamplePlan {
+        seed,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        ..SamplePlan::greedy()
+    };
+    let biased = SamplePlan {
+        bias: [(7, 3.5)].into_iter().collect(),
+        ..plan(5, 1.0, 0, 1.0, 0.0)
+    };
+    let plans = [
+        [SamplePlan::greedy(), plan(1, 1.2, 0, 1.0, 0.0)],
+        [plan(2, 0.9, 40, 1.0, 0.0), plan(3, 1.0, 0, 0.8, 0.02)],
+        [biased, plan(4, 1.5, 0, 1.0, 0.0)],
+    ];
+    for (at, [first, second]) in plans.into_iter().enumerate() {
+        let ask = |seq, at: usize, range: std::ops::Range<usize>, plan| Span {
+            want: Want::Ids(Arc::new(plan)),
+            range: range.clone(),
+            ..span(seq, at as u32, range.len(), Out::All)
+        };
+        let spans = [ask(a, 9 + at, 0..2, first), ask(b, 11 + at, 2..4, second)];
+        both.pass(&ids[20 + at..24 + at], &spans, Some(1));
+    }
+    assert_eq!(both.device.counts().host_draws, 2, "the rows with a bias");
+}
+
+#[test]
 fn saved_forked_and_refused_sequences_are_those_of_the_cpu() {
     let mut both = Both::new(&cpu_device(), &options());
     let ids = ids(40, 3);
@@ -219,6 +311,15 @@ fn saved_forked_and_refused_sequences_are_those_of_the_cpu() {
     let wrong = span(seq, 7, 1, Out::All);
     let refused = both.device.submit(&ids[..1], &[wrong]).unwrap_err();
     assert!(refused.to_string().contains("position 7"), "{refused}");
+    let greedy = Span {
+        tap: Tap {
+            layers: (0..9).map(|i| LayerId(i % 7)).collect(),
+        },
+        ..span(seq, 22, 1, Out::None)
+    };
+    let refused = both.device.submit(&ids[..1], &[greedy]).unwrap_err();
+    let text = "tapped layers of a span: 9 wanted, 8 available";
+    assert_eq!(refused.to_string(), text);
     theirs.pop();
     both.device.close(fork);
     assert!(both.device.load(&mut theirs.as_slice()).is_err());
@@ -268,7 +369,7 @@ fn a_hostile_device_gives_the_same_bits() {
             ..fake::Settings::default()
         };
         let runtime = fake::runtime(&settings);
-        let mut both = Both::new(&runtime.open(0).unwrap(), &options());
+        let mut both = Both::graphs(&runtime.open(0).unwrap(), &options(), 4);
         let ids = ids(20, 10 + seed);
         let (a, b) = (both.open(), both.open());
         both.feed(a, &ids[..9], Out::Last);
@@ -278,6 +379,9 @@ fn a_hostile_device_gives_the_same_bits() {
             ..span(b, 6, 1, Out::Last)
         };
         both.pass(&ids[15..19], &[span(a, 9, 3, Out::All), second], Some(1));
+        for at in [3, 7, 11] {
+            both.feed(a, &ids[at..=at], Out::Last);
+        }
         drop(both);
         assert_eq!(runtime.driver().inner().violations(), [""; 0]);
         assert_eq!(
@@ -293,6 +397,7 @@ fn refusal(model: Arc<Model>, options: &Options, memory: u64) -> LoadError {
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
+        graph_tokens: 8,
     };
     let error = DeviceTarget::new(model, options.clone(), &device, settings).unwrap_err();
     let left = device.memory().unwrap();
@@ -325,4 +430,35 @@ fn what_does_not_fit_a_device_is_refused_before_anything_is_allocated() {
         refusal(model(), &none, 2 << 30),
         LoadError::Option { .. }
     ));
+}
+
+#[test]
+fn nothing_is_left_whichever_call_fails_while_loading() {
+    // The last one is later than any call of a load: it must succeed.
+    for after in [0, 3, 5, 7, 9, 12, 30, 200, 1_000_000] {
+        let settings = fake::Settings {
+            memory: 2 << 30,
+            ..fake::Settings::default()
+        };
+        let runtime = fake::runtime(&settings);
+        let device = runtime.open(0).unwrap();
+        runtime.driver().fail(Some(Fail { call: None, after }));
+        let settings = Settings {
+            cache: None,
+            progress: &mut |_, _| {},
+            graph_tokens: 4,
+        };
+        let loaded = DeviceTarget::new(model(), options(), &device, settings);
+        assert_eq!(loaded.is_ok(), after == 1_000_000, "call {after}");
+        if let Err(error) = &loaded {
+            assert!(error.to_string().contains("fake:0"), "{error}");
+        }
+        drop((loaded, device));
+        assert_eq!(
+            runtime.driver().inner().violations(),
+            [""; 0],
+            "call {after}"
+        );
+        assert_eq!(runtime.driver().inner().alive(), 0, "call {after}");
+    }
 }

@@ -14,6 +14,15 @@ pub enum Error {
     /// The file is sound, but not a model this engine runs.
     #[error(transparent)]
     Model(#[from] ds4_target::LoadError),
+    /// The runtime of the device asked for is not here.
+    #[error("the device asked for: {0}")]
+    Absent(#[from] device::Absent),
+    /// The device asked for cannot be opened.
+    #[error(transparent)]
+    Device(#[from] device::Fault),
+    /// The folder of compiled images cannot be used.
+    #[error(transparent)]
+    Images(#[from] device::cache::CacheError),
     /// The drafter's file is not a drafter this engine runs, or does not fit the model.
     #[error(transparent)]
     Draft(#[from] dspark_draft::error::DraftError),

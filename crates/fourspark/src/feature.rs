@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use crate::model::ModelInfo;
+use crate::placement::DeviceInfo;
 
 /// A feature's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,15 @@ impl std::fmt::Display for Feature {
     }
 }
 
+/// Whether the model runs on a device of a vendor.
+fn vendor(info: &ModelInfo, name: &'static str, why_not: &'static str) -> Feature {
+    let ours = |d: &&DeviceInfo| d.id.split(':').next() == Some(name);
+    match info.device.as_ref().filter(ours) {
+        Some(device) => Feature::on(name, device.to_string()),
+        None => Feature::off(name, why_not),
+    }
+}
+
 /// The features of an engine over a model.
 pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
     let thinking = info.generation_remark.clone().unwrap_or_else(|| {
@@ -61,8 +71,8 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
     };
     vec![
         Feature::on("cpu", format!("{} threads", info.threads)),
-        Feature::off("cuda", "this build has no CUDA kernels"),
-        Feature::off("hip", "this build has no HIP kernels"),
+        vendor(info, "cuda", "not asked for: device cuda:N"),
+        vendor(info, "hip", "not asked for: device hip:N"),
         kv_sim,
         match &info.draft {
             Some(draft) => Feature::on("draft", draft.to_string()),

@@ -39,6 +39,7 @@
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
+//! | [`placement`] | where the model runs |
 //! | [`cpu`] | which vector instructions the kernels may use |
 //! | [`selftest`] | whether a device computes what it should |
 //! | [`feature`] | what is on, what is off, and why |
@@ -55,12 +56,14 @@ pub mod engine;
 pub mod error;
 pub mod feature;
 pub mod model;
+pub mod placement;
 pub mod prompt;
 mod reader;
 pub mod selftest;
 pub mod shipped;
 mod vocab;
 
+pub use crate::placement::{DeviceChoice, DeviceInfo, DeviceOptions};
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
 pub use drafting::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
 pub use engine::Engine;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ds4_target::{CpuTarget, Ds4Meta, GgufSource, Model, Options};
+use ds4_target::{Ds4Meta, GgufSource, Model, Options};
 use engine_core::{NumericClass, Target, TokenId};
 use gguf::{Dialects, Gguf, OpenOptions};
 use scheduler::{Limits, Speculation};
@@ -12,6 +12,7 @@ use text::{Generation, PromptFormat, Tokenizer};
 
 use crate::drafting::{self, Draft, DraftInfo, DraftOptions};
 use crate::error::Error;
+use crate::placement::{self, DeviceInfo, DeviceOptions};
 use crate::vocab::Vocab;
 
 /// How to run a model. None of it changes a byte of an answer except `kv_sim`, which is part of the
@@ -30,6 +31,8 @@ pub struct EngineOptions {
     pub kv_sim: bool,
     /// Meanings of type ids that forks use differently; needed for files that do not say.
     pub dialects: Dialects,
+    /// Where the model runs.
+    pub device: DeviceOptions,
     /// Which drafter speculates.
     pub draft: Draft,
     /// How it does.
@@ -46,6 +49,7 @@ impl Default for EngineOptions {
             threads: None,
             kv_sim: true,
             dialects: Dialects::default(),
+            device: DeviceOptions::default(),
             draft: Draft::Off,
             draft_options: DraftOptions::default(),
             limits: Limits::default(),
@@ -126,7 +130,7 @@ pub struct ModelInfo {
     pub n_layer: usize,
     /// Width of a residual stream.
     pub n_embd: usize,
-    /// Threads of the CPU target.
+    /// Threads on the processor.
     pub threads: usize,
     /// Whether the model's own roundings are applied.
     pub kv_sim: bool,
@@ -136,6 +140,8 @@ pub struct ModelInfo {
     pub generation: String,
     /// How the generation was chosen, if the file does not say it in a way this build knows.
     pub generation_remark: Option<String>,
+    /// The device the model runs on; `None`: the processor.
+    pub device: Option<DeviceInfo>,
     /// The drafter in use; `None`: none was asked for.
     pub draft: Option<DraftInfo>,
 }
@@ -178,11 +184,11 @@ impl EngineParts {
         let ctx_train = model.meta.n_ctx_train;
         let run = options.for_context(ctx_train);
         let (threads, kv_sim) = (run.threads, run.kv_sim);
-        let target = CpuTarget::new(model, run)?;
+        let placed = placement::place(&options.device, model, run)?;
         let (draft, how) = (&options.draft, &options.draft_options);
-        let drafting = drafting::load(draft, how, &target, options.sequences)?;
+        let drafting = drafting::load(draft, how, &placed, options.sequences)?;
         let (speculation, draft) = drafting.unzip();
-        let mut parts = Self::assemble(Box::new(target), vocab);
+        let mut parts = Self::assemble(placed.target, vocab);
         let (file, info) = (source.file(), &mut parts.info);
         info.name = display_name(file);
         info.file = Some(file.path().to_path_buf());
@@ -191,6 +197,7 @@ impl EngineParts {
         info.ctx_train = ctx_train;
         info.threads = threads;
         info.kv_sim = kv_sim;
+        info.device = placed.device;
         info.draft = draft;
         parts.speculation = speculation;
         Ok(parts)
@@ -248,6 +255,7 @@ fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
         class: info.class,
         generation: format!("{:?}", vocab.format.generation()),
         generation_remark: vocab.remark.clone(),
+        device: None,
         draft: None,
     }
 }

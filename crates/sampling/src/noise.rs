@@ -35,6 +35,12 @@ impl NoiseKey {
         Self::new(plan.seed, plan.choice, pos)
     }
 
+    /// The key as a word: what a device's draw takes.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
     /// 40 random bits of a token.
     #[inline(always)]
     #[must_use]

@@ -389,6 +389,24 @@ fn doctor_speaks_json_and_takes_paths_at_their_word() {
     assert!(said["off"]["cuda"].is_string() && said["known_bad_list"][0]["source"].is_string());
 }
 
+#[test]
+fn a_device_that_is_not_here_stops_the_start_with_its_reason() {
+    let output = run(&["run", "--device", "vulkan:0", "hello"]);
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    assert!(said.contains("expected cpu, cuda:N or hip:N"), "{said}");
+    // No machine has so many: without the driver its absence is the reason.
+    for device in ["cuda:4000", "hip:4000"] {
+        let output = run(&["run", "--device", device, "hello"]);
+        assert!(!output.status.success(), "{device}");
+        let said = text(&output.stderr);
+        let kind = device.split(':').next().unwrap();
+        let reason = said.contains("the device asked for: ") || said.contains("there are ");
+        assert!(reason && said.to_lowercase().contains(kind), "{said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
 /// A server process on a port of the system's choice.
 struct Serving {
     child: Child,

@@ -32,6 +32,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             runner.reset();
         }
     }
+    outcomes.push(sound(runner)?);
+    runner.reset();
     outcomes.push(chain(
         runner,
         if depth == Depth::Full { 129_280 } else { 700 },
@@ -71,6 +73,26 @@ fn embed<R: Runner>(runner: &mut R, format: Format) -> Result<Outcome, KernelErr
     runner.launch(&call, &buffers)?;
     let name = format!("{} {format} {}x{d}", call.kernel, tokens.len());
     Ok(compare_f32(name, &want, &to_f32(&runner.read(buffers[2])?)))
+}
+
+/// Rows with NaN at the start, at the end and nowhere; infinities are numbers.
+fn sound<R: Runner>(runner: &mut R) -> Result<Outcome, KernelError> {
+    let vocabulary = 33_000;
+    let mut rows = vec![1.5f32; 4 * vocabulary];
+    rows[3] = f32::INFINITY;
+    rows[vocabulary] = f32::NAN;
+    rows[3 * vocabulary - 1] = -f32::NAN;
+    let buffers = [
+        runner.load(&f32_bytes(&rows), 0)?,
+        runner.load(&u32_bytes(&[5, 6, 7, 8]), 0)?,
+    ];
+    runner.launch(&head::sound(4, vocabulary)?, &buffers)?;
+    let want = u32_bytes(&[5, head::NOTHING, head::NOTHING, 8]);
+    Ok(compare_bytes(
+        "draw_sound",
+        &want,
+        &runner.read(buffers[1])?,
+    ))
 }
 
 /// Plans with and without filters.

@@ -173,6 +173,20 @@ pub fn filtered(n: usize, vocabulary: usize, base: bool) -> Result<Call, KernelE
         .arg(Arg::I32(int(NAME, "vocabulary", vocabulary)?)))
 }
 
+/// After a draw: [`NOTHING`] for rows that hold NaN. Buffers: logits `[n][vocabulary]` f32, tokens `[n]` u32.
+///
+/// # Errors
+/// `Shape`.
+pub fn sound(n: usize, vocabulary: usize) -> Result<Call, KernelError> {
+    const NAME: &str = "draw_sound";
+    let grid = [PARTS as u32, grid_y(NAME, "rows", n)?, 1];
+    Ok(Call::new("head.cu", NAME, grid, 256)
+        .arg(Arg::Read(bytes(NAME, &[n, vocabulary, 4])?))
+        .arg(Arg::Write(bytes(NAME, &[n, 4])?))
+        .arg(Arg::I32(int(NAME, "vocabulary", vocabulary)?))
+        .arg(Arg::I32(int(NAME, "parts", PARTS)?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,8 @@
 //!
 //! Must not know: the model.
 
+use std::sync::Arc;
+
 use device::driver::Driver;
 use device::{Buffer, Device, Place, Staging, Stream, View};
 use ds4_kernels::KernelError;
@@ -17,7 +19,8 @@ const SLOTS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Gpu<R: Driver> {
     pub(crate) kernels: Kernels<R>,
-    pub(crate) stream: Stream<R>,
+    /// Shared, so that work can be captured that uses the device.
+    pub(crate) stream: Arc<Stream<R>>,
     /// Weights, state, scratch; none yet while shapes are only tried.
     arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
@@ -28,7 +31,7 @@ impl<R: Driver> Gpu<R> {
     /// A device on which launches are checked and not made, until [`Self::allocate`].
     pub(crate) fn new(kernels: Kernels<R>) -> Result<Self, KernelError> {
         Ok(Self {
-            stream: kernels.device().stream()?,
+            stream: Arc::new(kernels.device().stream()?),
             kernels,
             arenas: None,
             staging: None,

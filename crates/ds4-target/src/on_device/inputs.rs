@@ -5,6 +5,7 @@
 
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::compress::{SPOT_BYTES, Spot};
+use ds4_kernels::launch::head::PLAN_BYTES;
 use ds4_kernels::launch::index::Place;
 use ds4_kernels::launch::route::UNIT_BYTES;
 use ds4_kernels::launch::tiled;
@@ -12,6 +13,7 @@ use engine_core::math::RopeTable;
 use engine_core::mutant::mutant;
 
 use super::arena::Slot;
+use super::draws::Draws;
 use super::state::State;
 use crate::batch::{Batch, Piece};
 use crate::layers::Ropes;
@@ -85,8 +87,9 @@ pub(crate) struct Inputs {
     /// Units `[n * groups]` of 16 bytes and order `[n * groups]` u32 of the grouped output projection.
     pub(crate) group_units: Slot,
     pub(crate) group_order: Slot,
-    /// `[n]` u32: tokens that give rows, the first of them valid.
+    /// `[n]` u32: tokens that give rows, the first of them valid; `[n]` of 32 bytes: how each is drawn.
     pub(crate) out: Slot,
+    pub(crate) plans: Slot,
 }
 
 /// The kinds of layers of a model, each once.
@@ -111,7 +114,7 @@ impl Inputs {
         };
         let angles = n * m.n_rot / 2 * 8;
         let [tokens, slots, visible, firsts, out] = [(); 5].map(|()| take(n * 4));
-        let spots = take(n * SPOT_BYTES);
+        let (spots, plans) = (take(n * SPOT_BYTES), take(n * PLAN_BYTES));
         let both = [take(angles), take(angles)];
         let group_units = take(n * m.o_groups * UNIT_BYTES);
         let group_order = take(n * m.o_groups * 4);
@@ -133,6 +136,7 @@ impl Inputs {
             group_units,
             group_order,
             out,
+            plans,
             block: room.part(0, at),
         }
     }
@@ -147,6 +151,15 @@ impl Inputs {
     }
 }
 
+/// What a block is made from.
+pub(crate) struct Sources<'a> {
+    pub(crate) meta: &'a Ds4Meta,
+    pub(crate) ropes: &'a Ropes,
+    pub(crate) state: &'a State,
+    pub(crate) batch: &'a Batch,
+    pub(crate) draws: &'a Draws,
+}
+
 /// Fills a block.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
@@ -159,23 +172,21 @@ impl<'a> Writer<'a> {
     pub(crate) fn fill(
         inputs: &'a Inputs,
         bytes: &'a mut Vec<u8>,
-        m: &Ds4Meta,
-        ropes: &Ropes,
-        state: &State,
-        batch: &Batch,
+        from: &Sources<'_>,
         part: &Part,
     ) {
         bytes.clear();
         bytes.resize(inputs.block.len as usize, 0);
+        let (batch, ropes, state) = (from.batch, from.ropes, from.state);
+        let (tokens, start) = (part.tokens.clone(), part.tokens.start);
         let mut w = Self { inputs, bytes };
-        w.words(
-            inputs.tokens,
-            batch.tokens[part.tokens.clone()].iter().copied(),
-        );
-        let start = part.tokens.start;
+        w.words(inputs.tokens, batch.tokens[tokens.clone()].iter().copied());
         let out = batch.out[part.out.clone()].iter();
         w.words(inputs.out, out.map(|t| (t - start) as u32));
-        let pos = &batch.pos[part.tokens.clone()];
+        for (i, row) in part.out.clone().enumerate() {
+            w.put(inputs.plans, PLAN_BYTES * i, &from.draws.bytes(row));
+        }
+        let pos = &batch.pos[tokens];
         for (slot, table) in inputs
             .angles
             .into_iter()
@@ -188,7 +199,7 @@ impl<'a> Writer<'a> {
         for kind in &inputs.kinds {
             w.kind(kind, state, ropes, pieces);
         }
-        w.groups(m.o_groups);
+        w.groups(from.meta.o_groups);
     }
 
     fn put(&mut self, slot: Slot, at: usize, value: &[u8]) {

@@ -7,7 +7,9 @@
 //! Must not know: vendors, drafters, who runs it.
 
 mod arena;
+mod draws;
 mod gpu;
+mod graphs;
 mod inputs;
 mod layers;
 mod products;
@@ -17,4 +19,5 @@ mod target;
 mod upload;
 mod weights;
 
+pub use graphs::GraphCounts;
 pub use target::{Counts, DeviceTarget, Settings};

@@ -4,6 +4,7 @@
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::a8::META_BYTES;
 use ds4_kernels::launch::attend::CHUNK;
+use ds4_kernels::launch::head::PARTS;
 use ds4_kernels::launch::route::UNIT_BYTES;
 
 use super::arena::{Arena, Layout, Slot};
@@ -16,8 +17,8 @@ use crate::target::Options;
 const PARTIALS: usize = 64 << 20;
 /// Rows of logits at a time.
 const HEAD_ROWS: usize = 16;
-/// Features that a part may hold, in rows of a stream a token.
-const TAPS: usize = 8;
+/// Most layers that a span may tap.
+pub(crate) const TAPS: usize = 8;
 
 /// Sizes that follow from model and options.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +122,10 @@ pub(crate) struct Scratch {
     pub(crate) head_mix: Slot,
     pub(crate) hidden: Rows,
     pub(crate) out: Slot,
+    /// Draws: `[h, parts]` u64, `[h, n_vocab]` f32, `[h]` u32.
+    pub(crate) best: Slot,
+    pub(crate) filtered: Slot,
+    pub(crate) drawn: Slot,
     /// `[n, TAPS, d]`.
     pub(crate) features: Slot,
 }
@@ -195,6 +200,9 @@ impl Scratch {
             head_mix: l.take(&[h, 4, 4])?,
             hidden: rows(l, h, d)?,
             out: l.take(&[h, m.n_vocab, 4])?,
+            best: l.take(&[h, PARTS, 8])?,
+            filtered: l.take(&[h, m.n_vocab, 4])?,
+            drawn: l.take(&[h, 4])?,
             features: l.take(&[n, TAPS, d, 4])?,
             layout,
         })

@@ -15,11 +15,13 @@ use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
 use super::arena::Arena;
+use super::draws::{Answers, Way, append};
 use super::gpu::Gpu;
-use super::inputs::{Inputs, Part, Writer};
+use super::graphs::{GraphCounts, Graphs, Shape};
+use super::inputs::{Inputs, Part, Sources, Writer};
 use super::layers::{Pass, Tapped};
 use super::products::Input;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, TAPS};
 use super::state::State;
 use super::upload;
 use super::weights::{Plan, Weights};
@@ -36,6 +38,8 @@ pub struct Settings<'a> {
     pub cache: Option<Cache>,
     /// Hears of bytes uploaded and bytes in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Passes of up to so many tokens are captured as graphs and replayed; 0: none are.
+    pub graph_tokens: usize,
 }
 
 impl std::fmt::Debug for Settings<'_> {
@@ -49,10 +53,14 @@ impl std::fmt::Debug for Settings<'_> {
 pub struct Counts {
     /// Passes.
     pub passes: u64,
-    /// Launches of kernels.
+    /// Launches of kernels, those captured counted once.
     pub launches: u64,
     /// Images loaded.
     pub images: u64,
+    /// Graphs.
+    pub graphs: GraphCounts,
+    /// Rows that wanted a token only and were drawn on the host: their plan has a bias.
+    pub host_draws: u64,
 }
 
 /// The target on a device.
@@ -67,10 +75,11 @@ pub struct DeviceTarget<R: Driver> {
     weights: Weights,
     state: State,
     scratch: Scratch,
+    graphs: Graphs<R>,
     seqs: Vec<Option<Marks>>,
     batch: Batch,
     rows: Rows,
-    logits: Vec<f32>,
+    answers: Answers,
     inputs: Vec<u8>,
     in_flight: Option<Ticket>,
     passes: u64,
@@ -110,6 +119,7 @@ impl<R: Driver> DeviceTarget<R> {
             ropes: Ropes::new(m),
             sampler: Sampler::new(m.n_vocab),
             seqs: vec![None; options.n_seq_max],
+            graphs: Graphs::new(settings.graph_tokens),
             shape,
             gpu,
             weights,
@@ -117,7 +127,7 @@ impl<R: Driver> DeviceTarget<R> {
             scratch,
             batch: Batch::default(),
             rows: Rows::default(),
-            logits: Vec::new(),
+            answers: Answers::new(model.meta.n_vocab),
             inputs: Vec::new(),
             in_flight: None,
             passes: 0,
@@ -146,6 +156,8 @@ impl<R: Driver> DeviceTarget<R> {
             passes: self.passes,
             launches: kernels.launches,
             images: kernels.images,
+            graphs: self.graphs.counts,
+            host_draws: self.answers.draws.fallbacks,
         }
     }
 
@@ -233,7 +245,10 @@ impl<R: Driver> DeviceTarget<R> {
 
     /// Runs the checked batch, part by part; logits of all wanted rows, features of all spans.
     fn run(&mut self, spans: &[Span]) -> Result<(), KernelError> {
-        self.logits.clear();
+        let batch = &self.batch;
+        let pos = |row: usize| batch.pos[batch.out[row]];
+        self.answers.clear();
+        self.answers.draws.look(spans, &self.rows.span_rows, pos);
         for part in Part::of(&self.batch, self.scratch.sizes.tokens) {
             self.run_part(spans, &part)?;
         }
@@ -243,12 +258,27 @@ impl<R: Driver> DeviceTarget<R> {
     fn run_part(&mut self, spans: &[Span], part: &Part) -> Result<(), KernelError> {
         let m = &self.model.meta;
         let inputs = Inputs::new(self.scratch.inputs, m, part.tokens.len());
-        let (bytes, batch) = (&mut self.inputs, &self.batch);
-        Writer::fill(&inputs, bytes, m, &self.ropes, &self.state, batch, part);
+        let sources = Sources {
+            meta: m,
+            ropes: &self.ropes,
+            state: &self.state,
+            batch: &self.batch,
+            draws: &self.answers.draws,
+        };
+        Writer::fill(&inputs, &mut self.inputs, &sources, part);
         self.gpu.write(&self.inputs, inputs.block)?;
-        let tapped = self.tapped(spans, part)?;
+        let tapped = self.tapped(spans, part);
+        let (n, rows) = (part.tokens.len(), part.out.len());
+        let most = self.scratch.sizes.head;
+        let graph = self.graphs.take(n) && rows <= most;
         let pos = &self.batch.pos[part.tokens.clone()];
-        let bound = pos.iter().max().map_or(1, |p| *p as usize + 1);
+        let bound = match graph {
+            // A captured launch serves every position.
+            true => self.options.n_ctx,
+            false => pos.iter().max().map_or(1, |p| *p as usize + 1),
+        };
+        let way = self.answers.draws.way(part.out.clone());
+        let stream = Arc::clone(&self.gpu.stream);
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
@@ -259,14 +289,22 @@ impl<R: Driver> DeviceTarget<R> {
             bound,
             kv_sim: self.options.kv_sim,
         };
-        pass.layers(&tapped)?;
-        let most = self.scratch.sizes.head;
-        for first in (0..part.out.len()).step_by(most) {
-            let n = most.min(part.out.len() - first);
-            pass.head(first, n)?;
-            let out = self.scratch.out.rows(0, n, 4 * m.n_vocab);
-            pass.gpu
-                .fetch(out, |bytes| append(&mut self.logits, bytes))?;
+        if graph {
+            let shape = Shape::new(n, rows, way, &tapped);
+            self.graphs.run(shape, &stream, || {
+                pass.layers(&tapped)?;
+                pass.head(0, rows, way)
+            })?;
+        } else {
+            pass.layers(&tapped)?;
+        }
+        for first in (0..rows).step_by(most) {
+            let n = most.min(rows - first);
+            if !graph {
+                pass.head(first, n, way)?;
+            }
+            let row = part.out.start + first;
+            self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
         }
         let features = part
             .pieces
@@ -282,8 +320,8 @@ impl<R: Driver> DeviceTarget<R> {
         Ok(())
     }
 
-    /// Where the features of a part's spans go.
-    fn tapped(&self, spans: &[Span], part: &Part) -> Result<Vec<Tapped>, KernelError> {
+    /// Where the features of a part's spans go: a part's tokens with all the layers a span may tap have room.
+    fn tapped(&self, spans: &[Span], part: &Part) -> Vec<Tapped> {
         let mut tapped = Vec::new();
         let mut at = 0;
         for i in part.pieces.clone() {
@@ -300,22 +338,8 @@ impl<R: Driver> DeviceTarget<R> {
             });
             at += bytes;
         }
-        if at > self.scratch.features.len {
-            return Err(KernelError::Shape {
-                kernel: "hc_tap",
-                what: "bytes of features",
-                expected: "what the scratch holds",
-                got: at,
-            });
-        }
-        Ok(tapped)
+        tapped
     }
-}
-
-/// Appends little-endian f32 values.
-fn append(to: &mut Vec<f32>, bytes: &[u8]) {
-    let (words, _) = bytes.as_chunks::<4>();
-    to.extend(words.iter().map(|w| f32::from_le_bytes(*w)));
 }
 
 /// Checks every launch of a pass of `n` tokens at the end of the context, without making any.
@@ -340,7 +364,9 @@ fn try_shapes<R: Driver>(
         kv_sim: options.kv_sim,
     };
     pass.layers(&[])?;
-    pass.head(0, n.min(scratch.sizes.head))
+    let rows = n.min(scratch.sizes.head);
+    pass.head(0, rows, Way::Plain)?;
+    pass.head(0, rows, Way::Filtered)
 }
 
 /// Refuses a plan that the device has no room for.
@@ -414,10 +440,19 @@ impl<R: Driver> Target for DeviceTarget<R> {
         };
         self.batch.build(tokens, spans, &limits, stands)?;
         refuse(spans, self.info.n_layer)?;
+        let taps = spans.iter().map(|s| s.tap.layers.len()).max().unwrap_or(0);
+        if taps > TAPS {
+            return Err(Fault::Exhausted {
+                what: "tapped layers of a span",
+                wanted: taps as u64,
+                limit: TAPS as u64,
+            });
+        }
         lay_out(&mut self.rows, spans, self.info.n_vocab, self.info.n_embd);
         self.run(spans).map_err(|e| self.lost(&e))?;
         let pos = |row: usize| self.batch.pos[self.batch.out[row]];
-        deliver(spans, pos, &self.logits, &mut self.sampler, &mut self.rows);
+        let given = |row: usize| self.answers.given(row);
+        deliver(spans, pos, given, &mut self.sampler, &mut self.rows);
         for piece in &self.batch.pieces {
             if let Some(marks) = self.seqs[piece.slot].as_mut() {
                 marks.ran(piece.pos + piece.len, self.options.verify_max);

@@ -99,18 +99,33 @@ pub(crate) fn embed(
     Ok(())
 }
 
-/// Turns logits into what each row asked for. `pos`: position of each row's token.
-pub(crate) fn deliver(
+/// What a target brings for a row.
+pub(crate) enum Given<'a> {
+    /// Its logits.
+    Logits(&'a [f32]),
+    /// The token drawn from it elsewhere, for a row that wants its token only.
+    Token(TokenId),
+}
+
+/// Turns rows into what each span asked for. `pos`: position of each row's token.
+pub(crate) fn deliver<'a>(
     spans: &[Span],
     pos: impl Fn(usize) -> Pos,
-    logits: &[f32],
+    given: impl Fn(usize) -> Given<'a>,
     sampler: &mut Sampler,
     rows: &mut Rows,
 ) {
     let n_vocab = rows.n_vocab;
     for (i, span) in spans.iter().enumerate() {
         for row in rows.span_rows[i].clone() {
-            let values = &logits[row * n_vocab..][..n_vocab];
+            let values = match given(row) {
+                Given::Logits(values) => values,
+                Given::Token(token) => {
+                    rows.logit_row.push(None);
+                    rows.ids.push(token);
+                    continue;
+                }
+            };
             let keep = !matches!(span.want, Want::Ids(_));
             if keep && !(mutant(42) && row > 0) {
                 rows.logit_row.push(Some(rows.logits.len() / n_vocab));

@@ -3,40 +3,42 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ds4_target::{CpuTarget, GgufSource};
+use ds4_target::GgufSource;
 use dspark_draft::backbone::{LocalBackbone, Options};
 use dspark_draft::config::TargetMatch;
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::error::DraftError;
 use dspark_draft::suffix::{Chooser, Suffix, SuffixOptions};
 use dspark_draft::weights::DraftModel;
-use engine_core::{Drafter, Target};
+use engine_core::Drafter;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
 use super::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
 use crate::error::Error;
+use crate::placement::Placed;
 
 /// A drafter's model beside its target.
 type Model = DsparkDrafter<LocalBackbone>;
 
-/// Makes what speculates for `target`, on its threads; `None` if nothing was asked for.
+/// Makes what speculates for a target, on the host's threads; `None` if nothing was asked for.
 pub(crate) fn load(
     draft: &Draft,
     options: &DraftOptions,
-    target: &CpuTarget,
+    placed: &Placed,
     sequences: usize,
 ) -> Result<Option<(Speculation, DraftInfo)>, Error> {
+    let info = placed.target.info();
     let path = draft.path()?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
     let model = match &path {
-        Some(path) => Some(open(path, target, sequences)?),
+        Some(path) => Some(open(path, placed, sequences)?),
         None => None,
     };
     let meta = model.as_ref().map(|m| m.model().meta.clone());
-    let most = target.info().verify_max.saturating_sub(1);
+    let most = info.verify_max.saturating_sub(1);
     let block = meta.as_ref().map_or(most, |m| m.block);
     let deepest = match source {
         DraftSource::Backbone => most.min(block),
@@ -131,20 +133,20 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
     }
 }
 
-fn open(path: &Path, target: &CpuTarget, sequences: usize) -> Result<Model, Error> {
+fn open(path: &Path, placed: &Placed, sequences: usize) -> Result<Model, Error> {
     let file = Gguf::open(path, &OpenOptions::default())?;
     let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
     let options = Options {
         n_seq_max: sequences,
-        verify_max: target.info().verify_max,
+        verify_max: placed.target.info().verify_max,
         ..Options::default()
     };
-    let pool = target.pool();
+    let pool = &placed.pool;
     let backbone = LocalBackbone::new(Arc::clone(&model), Arc::clone(pool), options)?;
     Ok(DsparkDrafter::new(
         model,
         backbone,
-        target.info(),
+        placed.target.info(),
         Arc::clone(pool),
     )?)
 }

@@ -103,6 +103,12 @@ pub(crate) struct ModelArgs {
     /// Threads [default: as many as the machine offers].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Device to run the model on: cpu, cuda:N or hip:N. The text is the same, only the speed differs.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: fourspark::DeviceChoice,
+    /// Keep compiled kernels in this folder; without it every start on a device compiles them.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) kernel_cache: Option<PathBuf>,
     /// Leave out the model's own roundings of cached rows, to compare with programs without them.
     #[arg(long)]
     pub(crate) no_kv_sim: bool,

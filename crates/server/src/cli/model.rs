@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
-    Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking,
-    shipped_model,
+    DeviceOptions, Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan,
+    Thinking, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -15,12 +15,19 @@ use super::{out, switching};
 
 /// The options that a command line stands for.
 pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
-    let (draft, draft_options) = drafting(args, switching::effective().is_on("spec.draft"));
+    let switches = switching::effective();
+    let (draft, draft_options) = drafting(args, switches.is_on("spec.draft"));
+    let device = DeviceOptions {
+        choice: args.device,
+        images: args.kernel_cache.clone(),
+        graphs: switches.is_on("device.graphs"),
+    };
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
         threads: args.threads.map(usize::from),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
+        device,
         draft,
         draft_options,
         ..EngineOptions::default()

@@ -91,6 +91,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "formats": formats,
         },
         "numeric_class": info.class.to_string(),
+        "device": info.device.as_ref().map_or("cpu", |d| d.id.as_str()),
         "threads": info.threads,
         "limits": {
             "context": info.ctx,

@@ -1,4 +1,4 @@
-//! The final merge of the streams, and the output matrix.
+//! The final merge of the streams, the output matrix, and draws from its rows.
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
@@ -6,14 +6,19 @@ use ds4_kernels::launch::{hc, head as token};
 use fpx_quant::Format;
 
 use super::Pass;
+use crate::on_device::draws::Way;
 use crate::on_device::products::Input;
 
 impl<R: Driver> Pass<'_, R> {
-    /// Logits of wanted rows `first..first + n` (at most the scratch's) into `out` `[n, n_vocab]`.
+    /// Logits of wanted rows `first..first + n` (at most the scratch's) into `out` `[n, n_vocab]`, and the tokens
+    /// drawn from them into `drawn` `[n]`.
     ///
     /// # Errors
     /// `Shape`, `Device`.
-    pub(crate) fn head(&mut self, first: usize, n: usize) -> Result<(), KernelError> {
+    pub(crate) fn head(&mut self, first: usize, n: usize, way: Way) -> Result<(), KernelError> {
+        if n == 0 {
+            return Ok(());
+        }
         let (s, d) = (self.scratch, self.meta.n_embd);
         // The streams of wanted tokens beside each other: rows of a table, by index.
         let wide = hc::STREAMS * d;
@@ -31,6 +36,28 @@ impl<R: Driver> Pass<'_, R> {
         let norm = self.weights.output_norm;
         let slots = [x.rows.x, m, site.base, site.scale, norm, mix, hidden.rows.x];
         self.gpu.put(&call, &slots)?;
-        self.gpu.product(&self.weights.head, &mut hidden, s.out)
+        self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
+        self.draw(first, n, way)
+    }
+
+    fn draw(&mut self, first: usize, n: usize, way: Way) -> Result<(), KernelError> {
+        let (s, v) = (self.scratch, self.meta.n_vocab);
+        let (logits, tokens) = (s.out.rows(0, n, 4 * v), s.drawn.rows(0, n, 4));
+        let plans = self.inputs.plans.rows(first, n, token::PLAN_BYTES);
+        match way {
+            Way::Host => return Ok(()),
+            Way::Plain => {
+                let best = s.best.rows(0, n, 8 * token::PARTS);
+                let call = token::part(n, v, false)?;
+                self.gpu.put(&call, &[logits, plans, best])?;
+                self.gpu.put(&token::merge(n)?, &[best, tokens])?;
+            }
+            Way::Filtered => {
+                let own = s.filtered.rows(0, n, 4 * v);
+                let call = token::filtered(n, v, false)?;
+                self.gpu.put(&call, &[logits, plans, own, tokens])?;
+            }
+        }
+        self.gpu.put(&token::sound(n, v)?, &[logits, tokens])
     }
 }

@@ -1,0 +1,148 @@
+//! Short passes as graphs: the launches of a pass are captured once a shape and replayed with other inputs.
+//!
+//! A shape is run launch by launch when it is first seen, so that every kernel is loaded before anything is
+//! captured; the second time it is captured; then replayed. The bytes are the same: it is the same chain.
+//!
+//! Must not know: what is launched.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use device::driver::Driver;
+use device::{Fault, Graph, Stream};
+use ds4_kernels::KernelError;
+
+use super::draws::Way;
+use super::layers::Tapped;
+
+/// Most shapes that are remembered. A drafter's widths, a few numbers of sequences, rows or none.
+const SHAPES: usize = 64;
+
+/// What the launches of a pass depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    /// Tokens, and rows of logits.
+    pub(crate) tokens: usize,
+    pub(crate) rows: usize,
+    /// How the rows are drawn.
+    pub(crate) way: Way,
+    /// Tokens and layers of spans with features.
+    pub(crate) taps: Vec<(Range<usize>, Vec<usize>)>,
+}
+
+impl Shape {
+    pub(crate) fn new(tokens: usize, rows: usize, way: Way, tapped: &[Tapped]) -> Self {
+        let taps = tapped.iter().map(|t| (t.tokens.clone(), t.layers.clone()));
+        Self {
+            tokens,
+            rows,
+            way,
+            taps: taps.collect(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Known<R: Driver> {
+    /// Run once.
+    Seen,
+    Built(Graph<R>),
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphCounts {
+    /// Graphs captured.
+    pub built: u64,
+    /// Graphs launched.
+    pub launched: u64,
+    /// Graphs given up for want of room.
+    pub dropped: u64,
+}
+
+/// The graphs of a target.
+#[derive(Debug)]
+pub(crate) struct Graphs<R: Driver> {
+    /// Passes of more tokens are not captured.
+    most_tokens: usize,
+    known: HashMap<Shape, Known<R>>,
+    pub(crate) counts: GraphCounts,
+}
+
+impl<R: Driver> Graphs<R> {
+    pub(crate) fn new(most_tokens: usize) -> Self {
+        Self {
+            most_tokens,
+            known: HashMap::new(),
+            counts: GraphCounts::default(),
+        }
+    }
+
+    /// Whether passes of this many tokens are run as graphs.
+    pub(crate) fn take(&self, tokens: usize) -> bool {
+        tokens <= self.most_tokens
+    }
+
+    /// Runs `work`, which submits the launches of a shape to `stream`, or what was captured of it.
+    pub(crate) fn run(
+        &mut self,
+        shape: Shape,
+        stream: &Stream<R>,
+        work: impl FnOnce() -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        match self.known.get(&shape) {
+            None => {
+                work()?;
+                self.remember(shape, Known::Seen);
+                return Ok(());
+            }
+            Some(Known::Built(graph)) => stream.launch_graph(graph)?,
+            Some(Known::Seen) => {
+                let graph = capture(stream, work)?;
+                stream.launch_graph(&graph)?;
+                self.counts.built += 1;
+                self.remember(shape, Known::Built(graph));
+            }
+        }
+        self.counts.launched += 1;
+        Ok(())
+    }
+
+    fn remember(&mut self, shape: Shape, known: Known<R>) {
+        if self.known.len() >= SHAPES && !self.known.contains_key(&shape) {
+            let built = self.known.values().filter(|k| matches!(k, Known::Built(_)));
+            self.counts.dropped += built.count() as u64;
+            // All of them: which one comes back is not known, and this is rare.
+            self.known.clear();
+        }
+        self.known.insert(shape, known);
+    }
+}
+
+/// Captures what `work` submits; its own errors pass through.
+fn capture<R: Driver>(
+    stream: &Stream<R>,
+    work: impl FnOnce() -> Result<(), KernelError>,
+) -> Result<Graph<R>, KernelError> {
+    let mut other = None;
+    let captured = stream.capture(|_| {
+        work().map_err(|e| match e {
+            KernelError::Device(fault) => fault,
+            e => {
+                let words = e.to_string();
+                other = Some(e);
+                // Ends the capture; `other` is what is answered.
+                Fault::Argument {
+                    kernel: "a capture".into(),
+                    index: 0,
+                    expected: "launches".into(),
+                    got: words,
+                }
+            }
+        })
+    });
+    match other {
+        Some(e) => Err(e),
+        None => Ok(captured?),
+    }
+}
