@@ -179,7 +179,9 @@ fn a_prompt_longer_than_the_window_keeps_the_drafter_working() {
 fn soak(kind: usize) {
     let all = prompts(15);
     let of_kind = all.iter().filter(|p| p.kind == KINDS[kind]);
-    let left: Vec<_> = of_kind.flat_map(|p| plans().map(|plan| (p, plan))).collect();
+    let left: Vec<_> = of_kind
+        .flat_map(|p| plans().map(|plan| (p, plan)))
+        .collect();
     let (left, seen) = (Mutex::new(left), Mutex::new(Seen::default()));
     let next = || left.lock().unwrap().pop();
     let work = || {

@@ -1,0 +1,313 @@
+//! The thread that starts, watches over and ends workers, one at a time.
+//!
+//! A thread of its own for two reasons: starting again must not hold up the text, and the system tells a
+//! worker that its parent died when the thread that started it ends. Must not know: steps, rows.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use engine_core::mutant::mutant;
+
+use super::{Plan, Shape};
+use crate::channel::{self, Shape as Socket};
+use crate::error::{LinkError, StartError, Step};
+use crate::frame::{Header, Op, Status};
+use crate::handshake::{Configure, Hello, Ready, Transport, refusal_text};
+use crate::launch::{Launch, Running};
+use crate::link::{Link, Message, Payload, Side};
+use crate::region::{Nonce, Region};
+
+/// A worker that is ready.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) link: Link,
+    /// Readable when its process ends.
+    pub(super) watch: Option<OwnedFd>,
+    pub(super) pid: Option<u32>,
+    pub(super) ready: Ready,
+    /// Why the transport is not the first choice.
+    pub(super) degraded: Option<String>,
+}
+
+type Started = Result<Up, StartError>;
+
+enum Order {
+    Start(Sender<Started>),
+    Kill,
+}
+
+/// The thread's handle. Dropping it ends the worker and waits for that.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(super) fn new(launch: Box<dyn Launch>, plan: Arc<Plan>) -> Result<Self, StartError> {
+        let (orders, inbox) = channel();
+        let thread = std::thread::Builder::new()
+            .name("fourspark-keeper".to_owned())
+            .spawn(move || keep(launch, &plan, &inbox))
+            .map_err(StartError::at(Step::Spawn))?;
+        Ok(Self {
+            orders: Some(orders),
+            thread: Some(thread),
+        })
+    }
+
+    /// Starts a worker, ending the one before. The answer comes when it is ready or has failed.
+    pub(super) fn start(&self) -> Receiver<Started> {
+        let (reply, answer) = channel();
+        self.order(Order::Start(reply));
+        answer
+    }
+
+    /// Ends the worker by force.
+    pub(super) fn kill(&self) {
+        self.order(Order::Kill);
+    }
+
+    /// A keeper that is gone drops the order, which its sender notices as an answer that never comes.
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn keep(mut launch: Box<dyn Launch>, plan: &Plan, inbox: &Receiver<Order>) {
+    let mut running: Option<Box<dyn Running>> = None;
+    while let Ok(order) = inbox.recv() {
+        if let Some(worker) = running.take() {
+            end(worker, plan, true);
+        }
+        if let Order::Start(reply) = order {
+            let started = start(&mut *launch, plan).map(|(up, worker)| {
+                running = Some(worker);
+                up
+            });
+            // Nobody waits for it any more: the next order or the end takes care of it.
+            let _ = reply.send(started);
+        }
+    }
+    if let Some(worker) = running {
+        end(worker, plan, false);
+    }
+}
+
+fn end(mut worker: Box<dyn Running>, plan: &Plan, force: bool) {
+    let pid = worker.pid();
+    if force && mutant(353) {
+        std::mem::forget(worker);
+        return;
+    }
+    let grace = if force {
+        crate::launch::Grace::NONE
+    } else {
+        plan.timeouts.grace
+    };
+    let how = worker.end(grace);
+    tracing::debug!(pid, how, "the draft worker ended");
+}
+
+/// Tries the transports of the plan in order.
+fn start(launch: &mut dyn Launch, plan: &Plan) -> Result<(Up, Box<dyn Running>), StartError> {
+    let (first, second) = plan.transport.order();
+    let why = match start_with(launch, plan, first) {
+        Ok(started) => return Ok(started),
+        Err(error) if error.step == Step::Region && second.is_some() => error.why,
+        Err(error) => return Err(error),
+    };
+    let Some(second) = second else {
+        return Err(StartError::at(Step::Region)(why));
+    };
+    let degraded = format!("{} not possible: {why}", first.name());
+    tracing::warn!(
+        why,
+        "draft worker: {} is not possible, using {}",
+        first.name(),
+        second.name()
+    );
+    let (mut up, running) = start_with(launch, plan, second)?;
+    up.degraded = Some(degraded);
+    Ok((up, running))
+}
+
+fn start_with(
+    launch: &mut dyn Launch,
+    plan: &Plan,
+    transport: Transport,
+) -> Result<(Up, Box<dyn Running>), StartError> {
+    let shape = &plan.shape;
+    let needed = shape
+        .dims
+        .payload_bytes()
+        .map_err(StartError::at(Step::Sizes))?;
+    let capacity = needed.max(plan.capacity);
+    let mut nonce: Nonce = [0; 16];
+    rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+        .map_err(StartError::at(Step::Region))?;
+    let offer = Offer::make(transport, capacity, &nonce)?;
+    let (ours, theirs) = channel::pair(Socket::Datagrams).map_err(StartError::at(Step::Channel))?;
+    let running = launch
+        .launch(theirs, offer.local())
+        .map_err(StartError::at(Step::Spawn))?;
+    let link = Link::new(ours, Side::Parent, plan.probe.clone());
+    let asked = configure(shape, nonce, transport, capacity);
+    let mut pending = Pending {
+        running,
+        link,
+        deadline: Some(Instant::now() + plan.timeouts.load),
+    };
+    match pending.shake(&asked, &offer) {
+        Ok(ready) => Ok(pending.into_up(offer, capacity, ready)),
+        Err(error) => {
+            // The link first: a worker on a thread ends when it is closed.
+            let Pending { running, link, .. } = pending;
+            drop((link, offer));
+            end(running, plan, true);
+            Err(error)
+        }
+    }
+}
+
+fn configure(shape: &Shape, nonce: Nonce, transport: Transport, capacity: usize) -> Configure {
+    Configure {
+        nonce,
+        transport,
+        capacity: capacity as u64,
+        dims: shape.dims,
+        verify_max: shape.verify_max,
+        kv_round: shape.kv_round,
+        threads: shape.threads,
+        file: shape.file.clone(),
+    }
+}
+
+/// What payload will travel by, and the worker's end of it.
+enum Offer {
+    Region(Arc<Region>),
+    Stream { ours: OwnedFd, theirs: OwnedFd },
+}
+
+impl Offer {
+    fn make(transport: Transport, capacity: usize, nonce: &Nonce) -> Result<Self, StartError> {
+        match transport {
+            Transport::Shared => Region::memfd(capacity, nonce)
+                .map(Arc::new)
+                .map(Self::Region),
+            Transport::Local => Region::local(capacity, nonce)
+                .map(Arc::new)
+                .map(Self::Region),
+            Transport::Stream => {
+                channel::pair(Socket::Stream).map(|(ours, theirs)| Self::Stream { ours, theirs })
+            }
+        }
+        .map_err(StartError::at(Step::Region))
+    }
+
+    fn local(&self) -> Option<Arc<Region>> {
+        match self {
+            Self::Region(region) if region.file().is_none() => Some(Arc::clone(region)),
+            _ => None,
+        }
+    }
+}
+
+/// A worker that has been started and is not ready.
+struct Pending {
+    running: Box<dyn Running>,
+    link: Link,
+    deadline: Option<Instant>,
+}
+
+impl Pending {
+    fn receive(&mut self) -> Result<Message, LinkError> {
+        let watch = self.running.watch();
+        let (message, fds) = self.link.receive_frame(self.deadline, watch)?;
+        match fds.len() {
+            0 => Ok(message),
+            n => Err(LinkError::corrupt("descriptors from the worker", 0, n)),
+        }
+    }
+
+    fn shake(&mut self, asked: &Configure, offer: &Offer) -> Result<Ready, StartError> {
+        let at = StartError::at;
+        let hello = self.receive().map_err(at(Step::Hello))?;
+        expect(&hello, Op::Hello).map_err(at(Step::Hello))?;
+        let hello = Hello::decode(&hello.body).map_err(at(Step::Hello))?;
+        if let Some(pid) = self.running.pid().filter(|pid| *pid != hello.pid) {
+            let error = LinkError::corrupt("process id", pid, hello.pid);
+            return Err(at(Step::Hello)(error));
+        }
+        let body = asked.encode().map_err(StartError::at(Step::Configure))?;
+        let fd = match offer {
+            Offer::Region(region) => region.file(),
+            Offer::Stream { theirs, .. } => Some(theirs.as_fd()),
+        };
+        let fds: Vec<_> = fd.into_iter().collect();
+        let header = Header::request(Op::Configure, 1, 0);
+        self.link
+            .send_frame(&header, &body, &fds, self.deadline)
+            .map_err(StartError::at(Step::Configure))?;
+        let answer = self.receive().map_err(StartError::at(Step::Load))?;
+        if answer.header.op == Op::Failed {
+            let step = match answer.header.status {
+                Status::BadRequest => Step::Configure,
+                Status::BadState => Step::Region,
+                _ => Step::Load,
+            };
+            return Err(StartError::at(step)(refusal_text(&answer.body)));
+        }
+        let at = StartError::at(Step::Ready);
+        expect(&answer, Op::Ready).map_err(at)?;
+        Ready::decode(&answer.body, asked).map_err(StartError::at(Step::Ready))
+    }
+
+    fn into_up(self, offer: Offer, capacity: usize, ready: Ready) -> (Up, Box<dyn Running>) {
+        let Self {
+            running, mut link, ..
+        } = self;
+        let payload = match offer {
+            Offer::Region(mut region) => {
+                // The worker has its mapping: the descriptor is needed no more.
+                if let Some(region) = Arc::get_mut(&mut region) {
+                    region.close_file();
+                }
+                Payload::Region(region)
+            }
+            Offer::Stream { ours, .. } => Payload::Stream(ours),
+        };
+        link.attach(payload, capacity);
+        let watch = running.watch().and_then(|w| w.try_clone_to_owned().ok());
+        let up = Up {
+            link,
+            watch,
+            pid: running.pid(),
+            ready,
+            degraded: None,
+        };
+        (up, running)
+    }
+}
+
+fn expect(message: &Message, op: Op) -> Result<(), LinkError> {
+    if message.header.op == op && !message.header.reply {
+        return Ok(());
+    }
+    let got = format!("{:?}", message.header.op);
+    Err(LinkError::corrupt("operation", format!("{op:?}"), got))
+}
