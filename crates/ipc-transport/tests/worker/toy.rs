@@ -36,8 +36,8 @@ pub(crate) struct Toy {
     of: BTreeMap<SeqId, Context>,
     answers: VecDeque<(Ticket, DraftRows)>,
     tickets: u64,
-    /// Feature rows taken, so that a test can see what was sent.
-    pub(crate) taken: Vec<(SeqId, Pos)>,
+    /// Lies about its answers: a row more than was asked for.
+    pub(crate) one_row_more: bool,
 }
 
 impl Toy {
@@ -47,7 +47,7 @@ impl Toy {
             of: BTreeMap::new(),
             answers: VecDeque::new(),
             tickets: 0,
-            taken: Vec::new(),
+            one_row_more: false,
         }
     }
 
@@ -74,8 +74,8 @@ impl Toy {
                 sum[i % d] = sum[i % d] * 0.75 + v * (1.0 + *pos as f32);
             }
         }
-        let n = (ask.depth as usize).min(self.dims.block as usize);
-        for row in block.chunks(d).take(n) {
+        let n = (ask.depth as usize).min(self.dims.block as usize) + usize::from(self.one_row_more);
+        for row in block.chunks(d).cycle().take(n) {
             let pre: Vec<f32> = row.iter().zip(&sum).map(|(b, s)| b * 3.0 + s).collect();
             out.normed.extend(pre.iter().map(|v| v * 0.5 - 1.0));
             out.pre_norm.extend(pre);
@@ -99,7 +99,6 @@ impl Backbone for Toy {
         for (at, row) in (pos..).zip(features.chunks_exact(width)) {
             context.rows.insert(at, row.to_vec());
             context.end = at + 1;
-            self.taken.push((seq, at));
         }
         context.low = context.low.max(context.end.saturating_sub(ring));
         Ok(())
