@@ -60,7 +60,10 @@ pub mod shipped;
 mod vocab;
 
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
-pub use drafting::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
+pub use drafting::{
+    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerCommand, WorkerInfo, WorkerMode,
+    WorkerOptions, WorkerTransport,
+};
 pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;

@@ -36,6 +36,7 @@ fn how(policy: &str, depth: Option<usize>, source: Option<DraftSource>) -> Draft
         policy: (!policy.is_empty()).then(|| policy.parse().unwrap()),
         depth,
         source,
+        ..DraftOptions::default()
     }
 }
 

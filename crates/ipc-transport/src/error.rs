@@ -49,10 +49,12 @@ impl LinkError {
         }
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
 
+    #[cfg(target_os = "linux")]
     pub(crate) fn sys(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Io {
             what,
@@ -108,7 +110,8 @@ pub struct StartError {
 }
 
 impl StartError {
-    pub(crate) fn at<E: fmt::Display>(step: Step) -> impl Fn(E) -> Self {
+    /// From anything that says what went wrong.
+    pub fn at<E: fmt::Display>(step: Step) -> impl Fn(E) -> Self {
         move |why| Self {
             step,
             why: why.to_string(),

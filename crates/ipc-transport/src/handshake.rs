@@ -14,6 +14,7 @@ use engine_core::mutant::mutant;
 use crate::error::LinkError;
 use crate::frame::{MAJOR, MINOR};
 use crate::region::Nonce;
+pub use crate::report::Transport;
 use crate::wire::{Reader, Writer};
 
 /// Reads 1, 2, 3, 4 on a machine of the same byte order.
@@ -21,34 +22,11 @@ const ORDER: u32 = u32::from_ne_bytes([1, 2, 3, 4]);
 const PATH_MAX: usize = 4096;
 const TEXT_MAX: usize = 512;
 
-/// How payload travels, on the wire and in messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// A sealed memfd.
-    Shared,
-    /// A socket.
-    Stream,
-    /// Memory of this process: a worker on a thread.
-    Local,
-}
-
-impl Transport {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shared => "shared",
-            Self::Stream => "stream",
-            Self::Local => "local",
-        }
-    }
-
-    fn of(code: u32) -> Result<Self, LinkError> {
-        [Self::Shared, Self::Stream, Self::Local]
-            .into_iter()
-            .find(|t| *t as u32 == code)
-            .ok_or_else(|| LinkError::corrupt("transport", "a known code", code))
-    }
+fn transport(code: u32) -> Result<Transport, LinkError> {
+    [Transport::Shared, Transport::Stream, Transport::Local]
+        .into_iter()
+        .find(|t| *t as u32 == code)
+        .ok_or_else(|| LinkError::corrupt("transport", "a known code", code))
 }
 
 /// What a backbone is: everything that sizes and checks of the exchange come from.
@@ -280,7 +258,7 @@ impl Configure {
         let mut r = Reader(body);
         let configure = Self {
             nonce: r.array("nonce")?,
-            transport: Transport::of(r.u32("transport")?)?,
+            transport: transport(r.u32("transport")?)?,
             capacity: r.u64("capacity")?,
             dims: Dims::take(&mut r)?,
             verify_max: r.u32("verify_max")?,
@@ -329,7 +307,7 @@ impl Ready {
         let mut r = Reader(body);
         let ready = Self {
             nonce: r.array("nonce")?,
-            transport: Transport::of(r.u32("transport")?)?,
+            transport: transport(r.u32("transport")?)?,
             dims: Dims::take(&mut r)?,
             device: String::from_utf8_lossy(r.text("device", TEXT_MAX)?).into_owned(),
         };

@@ -207,7 +207,8 @@ impl Running for RunningThread {
         let Some(thread) = self.0.take() else {
             return "ended before".to_owned();
         };
-        let until = Instant::now() + grace.quit + grace.term;
+        const LEAST: Duration = Duration::from_millis(200);
+        let until = Instant::now() + (grace.quit + grace.term).max(LEAST);
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }

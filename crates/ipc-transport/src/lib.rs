@@ -15,23 +15,34 @@
 //! | [`frame`], [`region`], [`channel`] | the parts: bytes of a frame, shared memory, sockets |
 //! | [`report`] | what may be known of a worker: state, transport, counts |
 //!
-//! Must not know: sampling, the tokenizer, the target's weights. Linux only: elsewhere the crate is
-//! empty, and drafting stays in the process.
+//! Must not know: sampling, the tokenizer, the target's weights. Linux only: elsewhere there are reports
+//! and errors, so that a caller can say why drafting stays in the process.
 
-#![cfg(target_os = "linux")]
 #![deny(unsafe_code)]
 
+#[cfg(target_os = "linux")]
 pub mod channel;
+#[cfg(target_os = "linux")]
 mod crc;
 pub mod error;
+#[cfg(target_os = "linux")]
 pub mod frame;
+#[cfg(target_os = "linux")]
 pub mod handshake;
+#[cfg(target_os = "linux")]
 pub mod launch;
+#[cfg(target_os = "linux")]
 pub mod link;
+#[cfg(target_os = "linux")]
 pub mod probe;
+#[cfg(target_os = "linux")]
 pub mod region;
+#[cfg(target_os = "linux")]
 pub mod remote;
 pub mod report;
+#[cfg(target_os = "linux")]
 mod turn;
+#[cfg(target_os = "linux")]
 mod wire;
+#[cfg(target_os = "linux")]
 pub mod worker;

@@ -3,7 +3,28 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::handshake::Transport;
+/// How payload travels, on the wire and in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A sealed memfd.
+    Shared,
+    /// A socket.
+    Stream,
+    /// Memory of this process: a worker on a thread.
+    Local,
+}
+
+impl Transport {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Stream => "stream",
+            Self::Local => "local",
+        }
+    }
+}
 
 /// Where drafting stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,15 +10,20 @@ use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::error::DraftError;
 use dspark_draft::suffix::{Chooser, Suffix, SuffixOptions};
 use dspark_draft::weights::DraftModel;
+use engine_core::seams::Backbone;
 use engine_core::{Drafter, Target};
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
-use super::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
+use super::worker::{self, StartError, Step};
+use super::{
+    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
+    WorkerTransport,
+};
 use crate::error::Error;
 
 /// A drafter's model beside its target.
-type Model = DsparkDrafter<LocalBackbone>;
+type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
 
 /// Makes what speculates for `target`, on its threads; `None` if nothing was asked for.
 pub(crate) fn load(
@@ -28,12 +33,24 @@ pub(crate) fn load(
     sequences: usize,
 ) -> Result<Option<(Speculation, DraftInfo)>, Error> {
     let path = draft.path()?;
+    if path.is_none() && options.worker.mode != WorkerMode::Off {
+        let expected = "off without a drafter's model";
+        return Err(refusal(
+            "draft worker",
+            expected,
+            options.worker.mode.name(),
+        ));
+    }
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
     let model = match &path {
-        Some(path) => Some(open(path, target, sequences)?),
+        Some(path) => Some(open(path, &options.worker, target, sequences)?),
         None => None,
+    };
+    let (model, worker) = match model {
+        Some((model, worker)) => (Some(model), worker),
+        None => (None, None),
     };
     let meta = model.as_ref().map(|m| m.model().meta.clone());
     let most = target.info().verify_max.saturating_sub(1);
@@ -61,6 +78,7 @@ pub(crate) fn load(
         policy: policy.clone(),
         depth,
         pairing,
+        worker,
     };
     let speculation = Speculation {
         drafter: drafter(source, model, block, sequences),
@@ -131,22 +149,59 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
     }
 }
 
-fn open(path: &Path, target: &CpuTarget, sequences: usize) -> Result<Model, Error> {
+fn open(
+    path: &Path,
+    worker: &WorkerOptions,
+    target: &CpuTarget,
+    sequences: usize,
+) -> Result<(Model, Option<WorkerInfo>), Error> {
     let file = Gguf::open(path, &OpenOptions::default())?;
     let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
+    // A wrong pair is refused before a process is started for it.
+    model.meta.check_target(&model.file, target.info())?;
     let options = Options {
         n_seq_max: sequences,
         verify_max: target.info().verify_max,
         ..Options::default()
     };
     let pool = target.pool();
-    let backbone = LocalBackbone::new(Arc::clone(&model), Arc::clone(pool), options)?;
-    Ok(DsparkDrafter::new(
-        model,
-        backbone,
-        target.info(),
-        Arc::clone(pool),
-    )?)
+    let (backbone, info) = backbone(path, worker, &model, target, options)?;
+    let drafter = DsparkDrafter::new(model, backbone, target.info(), Arc::clone(pool))?;
+    Ok((drafter, info))
+}
+
+/// The drafter's layers: in a worker, or here.
+fn backbone(
+    path: &Path,
+    worker: &WorkerOptions,
+    model: &Arc<DraftModel>,
+    target: &CpuTarget,
+    options: Options,
+) -> Result<(Box<dyn Backbone + Send>, Option<WorkerInfo>), Error> {
+    let mode = worker.mode;
+    let info = |watch| Some(WorkerInfo { mode, watch });
+    let here = |options| -> Result<Box<dyn Backbone + Send>, Error> {
+        let (model, pool) = (Arc::clone(model), Arc::clone(target.pool()));
+        Ok(Box::new(LocalBackbone::new(model, pool, options)?))
+    };
+    if mode == WorkerMode::Off {
+        return Ok((here(options)?, None));
+    }
+    match worker::start(worker, path, model, target, &options) {
+        Ok((backbone, watch)) => Ok((backbone, info(watch))),
+        Err(error) if is_fatal(worker, &error) => Err(Error::Worker(error)),
+        Err(error) => {
+            tracing::warn!(%error, "drafting in this process instead");
+            Ok((here(options)?, info(worker::instead(&error))))
+        }
+    }
+}
+
+/// Whether a start that failed ends the program: a worker is required, or a transport was named that
+/// cannot be.
+fn is_fatal(worker: &WorkerOptions, error: &StartError) -> bool {
+    let named = worker.transport == WorkerTransport::Shared && error.step == Step::Region;
+    worker.mode == WorkerMode::Required || named
 }
 
 fn drafter(

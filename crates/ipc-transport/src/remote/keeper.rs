@@ -5,9 +5,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine_core::mutant::mutant;
 
@@ -19,6 +19,7 @@ use crate::handshake::{Configure, Hello, Ready, Transport, refusal_text};
 use crate::launch::{Launch, Running};
 use crate::link::{Link, Message, Payload, Side};
 use crate::region::{Nonce, Region};
+use crate::report::{State, Watch};
 
 /// A worker that is ready.
 #[derive(Debug)]
@@ -32,11 +33,13 @@ pub(super) struct Up {
     pub(super) degraded: Option<String>,
 }
 
-type Started = Result<Up, StartError>;
+/// A worker that came up, with the starts that failed before; or the last failure.
+pub(super) type Started = Result<(Box<Up>, usize), StartError>;
 
-enum Order {
-    Start(Sender<Started>),
-    Kill,
+/// Ends the worker there is, then starts another after each of these waits until one comes up.
+struct Order {
+    waits: Vec<Duration>,
+    reply: Sender<Started>,
 }
 
 /// The thread's handle. Dropping it ends the worker and waits for that.
@@ -47,11 +50,25 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(launch: Box<dyn Launch>, plan: Arc<Plan>) -> Result<Self, StartError> {
+    /// `watch` is kept true by the thread, so that a worker that is up again is known to be before
+    /// anybody asks it.
+    pub(super) fn new(
+        launch: Box<dyn Launch>,
+        plan: Arc<Plan>,
+        watch: Watch,
+    ) -> Result<Self, StartError> {
         let (orders, inbox) = channel();
+        let keep = move || {
+            Keep {
+                launch,
+                plan,
+                watch,
+            }
+            .run(&inbox)
+        };
         let thread = std::thread::Builder::new()
             .name("fourspark-keeper".to_owned())
-            .spawn(move || keep(launch, &plan, &inbox))
+            .spawn(keep)
             .map_err(StartError::at(Step::Spawn))?;
         Ok(Self {
             orders: Some(orders),
@@ -59,23 +76,16 @@ impl Keeper {
         })
     }
 
-    /// Starts a worker, ending the one before. The answer comes when it is ready or has failed.
-    pub(super) fn start(&self) -> Receiver<Started> {
+    /// Ends the worker there is by force and starts another, once for each wait, until one comes up.
+    /// Without waits it only ends it.
+    pub(super) fn start(&self, waits: &[Duration]) -> Receiver<Started> {
         let (reply, answer) = channel();
-        self.order(Order::Start(reply));
-        answer
-    }
-
-    /// Ends the worker by force.
-    pub(super) fn kill(&self) {
-        self.order(Order::Kill);
-    }
-
-    /// A keeper that is gone drops the order, which its sender notices as an answer that never comes.
-    fn order(&self, order: Order) {
+        let waits = waits.to_vec();
         if let Some(orders) = &self.orders {
-            let _ = orders.send(order);
+            // If the thread is gone the answer never comes, which its receiver notices.
+            let _ = orders.send(Order { waits, reply });
         }
+        answer
     }
 }
 
@@ -88,23 +98,61 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(mut launch: Box<dyn Launch>, plan: &Plan, inbox: &Receiver<Order>) {
-    let mut running: Option<Box<dyn Running>> = None;
-    while let Ok(order) = inbox.recv() {
-        if let Some(worker) = running.take() {
-            end(worker, plan, true);
+/// What the thread has.
+struct Keep {
+    launch: Box<dyn Launch>,
+    plan: Arc<Plan>,
+    watch: Watch,
+}
+
+impl Keep {
+    fn run(mut self, inbox: &Receiver<Order>) {
+        let mut running: Option<Box<dyn Running>> = None;
+        while let Ok(order) = inbox.recv() {
+            if let Some(worker) = running.take() {
+                end(worker, &self.plan, true);
+            }
+            running = self.perform(&order, inbox);
         }
-        if let Order::Start(reply) = order {
-            let started = start(&mut *launch, plan).map(|(up, worker)| {
-                running = Some(worker);
-                up
-            });
-            // Nobody waits for it any more: the next order or the end takes care of it.
-            let _ = reply.send(started);
+        if let Some(worker) = running {
+            end(worker, &self.plan, false);
         }
     }
-    if let Some(worker) = running {
-        end(worker, plan, false);
+
+    fn perform(&mut self, order: &Order, inbox: &Receiver<Order>) -> Option<Box<dyn Running>> {
+        for (failed, wait) in order.waits.iter().enumerate() {
+            // Nothing is ordered meanwhile: this is a wait that the end interrupts.
+            if let Err(RecvTimeoutError::Disconnected) = inbox.recv_timeout(*wait) {
+                return None;
+            }
+            match start(&mut *self.launch, &self.plan) {
+                Ok((up, running)) => {
+                    self.tell(&up);
+                    // Nobody waits for it any more: the end takes care of it.
+                    let _ = order.reply.send(Ok((Box::new(up), failed)));
+                    return Some(running);
+                }
+                Err(error) if failed + 1 < order.waits.len() => {
+                    tracing::warn!(%error, "the draft worker");
+                    let mut report = self.watch.lock();
+                    report.lost += 1;
+                    report.reason = Some(error.to_string());
+                }
+                Err(error) => {
+                    let _ = order.reply.send(Err(error));
+                }
+            }
+        }
+        None
+    }
+
+    fn tell(&self, up: &Up) {
+        let mut report = self.watch.lock();
+        report.state = State::Up;
+        report.transport = Some(up.ready.transport);
+        report.degraded.clone_from(&up.degraded);
+        report.pid = up.pid;
+        report.device.clone_from(&up.ready.device);
     }
 }
 

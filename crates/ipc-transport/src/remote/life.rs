@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine_core::Fault;
 use engine_core::seams::Backbone;
 
 use super::Plan;
 use super::ask::Session;
-use super::keeper::{Keeper, Up};
+use super::keeper::{Keeper, Started, Up};
 use crate::error::{StartError, Step};
 use crate::frame::{Header, Op};
 use crate::launch::Launch;
 use crate::report::{State, Watch};
 
+const ENDED: &str = "the keeper ended";
+
 /// Where the worker stands.
 pub(super) enum Life {
     /// It answers; requests counted before it came up.
     Up(Box<Up>, u64),
-    /// It was lost; another start at this time.
-    Down(Instant),
-    /// Another one is being started.
-    Starting(Receiver<Result<Up, StartError>>),
+    /// It was lost, and another one is being started.
+    Starting(Receiver<Started>),
     /// There is no worker any more: this process drafts.
     InProcess(Box<dyn Backbone + Send>),
     /// There is no worker any more, and why.
@@ -67,66 +67,55 @@ pub(super) fn lost(why: &str) -> Fault {
 
 impl Session {
     pub(super) fn start(plan: Arc<Plan>, launch: Box<dyn Launch>) -> Result<Self, StartError> {
-        let keeper = Keeper::new(launch, Arc::clone(&plan))?;
-        let up = keeper
-            .start()
-            .recv()
-            .map_err(|_| StartError::at(Step::Spawn)("the keeper ended"))??;
         let watch = Watch::default();
-        tell(&watch, &up);
-        Ok(Self::new(plan, keeper, Life::Up(Box::new(up), 0), watch))
+        let keeper = Keeper::new(launch, Arc::clone(&plan), watch.clone())?;
+        let (up, _) = keeper
+            .start(&[Duration::ZERO])
+            .recv()
+            .map_err(|_| StartError::at(Step::Spawn)(ENDED))??;
+        Ok(Self::new(plan, keeper, Life::Up(up, 0), watch))
     }
 
     /// Moves a start on, without waiting.
     pub(super) fn turn(&mut self) {
-        if let Life::Down(at) = self.life
-            && Instant::now() >= at
-        {
-            self.life = Life::Starting(self.keeper.start());
-        }
         if let Life::Starting(answer) = &self.life {
             match answer.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 Ok(started) => self.started(started),
-                Err(TryRecvError::Disconnected) => self.give_up("the keeper ended"),
+                Err(TryRecvError::Disconnected) => self.give_up(ENDED),
             }
         }
     }
 
-    fn started(&mut self, started: Result<Up, StartError>) {
+    fn started(&mut self, started: Started) {
         match started {
-            Ok(up) => {
-                tell(&self.watch, &up);
+            Ok((up, failed)) => {
                 let steps = {
                     let mut report = self.watch.lock();
                     report.restarts += 1;
-                    report.state = State::Up;
                     report.steps
                 };
+                let now = Instant::now();
+                self.losses.extend(std::iter::repeat_n(now, failed));
                 self.refusals = 0;
-                self.life = Life::Up(Box::new(up), steps);
+                self.life = Life::Up(up, steps);
             }
-            Err(error) => self.lose(&error.to_string()),
+            Err(error) => {
+                self.watch.lock().lost += 1;
+                self.give_up(&error.to_string());
+            }
         }
     }
 
     pub(super) fn wait_until_settled(&mut self, deadline: Instant) {
-        loop {
-            self.turn();
-            match &self.life {
-                Life::Down(at) if *at < deadline => {
-                    std::thread::sleep(at.saturating_duration_since(Instant::now()));
-                }
-                Life::Starting(answer) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    match answer.recv_timeout(left) {
-                        Ok(started) => self.started(started),
-                        Err(RecvTimeoutError::Timeout) => return,
-                        Err(RecvTimeoutError::Disconnected) => self.give_up("the keeper ended"),
-                    }
-                }
-                _ => return,
-            }
+        let Life::Starting(answer) = &self.life else {
+            return;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match answer.recv_timeout(left) {
+            Ok(started) => self.started(started),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.give_up(ENDED),
         }
     }
 
@@ -134,25 +123,25 @@ impl Session {
     /// were too many.
     pub(super) fn lose(&mut self, why: &str) {
         tracing::warn!(why, "the draft worker is lost");
-        self.keeper.kill();
         let now = Instant::now();
         let Self { losses, plan, .. } = self;
         losses.retain(|t| now.saturating_duration_since(*t) < plan.restarts.within);
-        let next = plan.restarts.delays.get(losses.len()).copied();
+        let waits = plan.restarts.delays.get(losses.len()..).unwrap_or_default();
         losses.push_back(now);
-        self.life = match next {
-            Some(delay) => Life::Down(now + delay),
-            None => Life::Gone(why.to_owned()),
-        };
         {
+            // Before the start is ordered: the keeper says when it is up again.
             let mut report = self.watch.lock();
             report.lost += 1;
             report.state = State::Restarting;
             (report.pid, report.reason) = (None, Some(why.to_owned()));
         }
+        let over = waits.is_empty();
+        // The channel first: a worker on a thread ends by that alone.
+        self.life = Life::Gone(why.to_owned());
+        self.life = Life::Starting(self.keeper.start(waits));
         self.answer_all();
         self.mirrors.values_mut().for_each(|m| m.distrust(true));
-        if next.is_none() {
+        if over {
             self.give_up(why);
         }
     }
@@ -176,6 +165,7 @@ impl Session {
         let local = self.fallback.take().map(|make| make());
         let mut report = self.watch.lock();
         report.transport = None;
+        report.reason = Some(why.to_owned());
         match local.map(|made| made.and_then(|local| self.fill(local))) {
             Some(Ok(local)) => {
                 report.state = State::InProcess;
@@ -212,7 +202,7 @@ impl Session {
             Life::Up(..) => Ok(()),
             Life::InProcess(local) => local.health(),
             Life::Gone(why) => Err(lost(why)),
-            Life::Down(_) | Life::Starting(_) => Err(self.away()),
+            Life::Starting(_) => Err(self.away()),
         }
     }
 }
@@ -229,13 +219,4 @@ impl Drop for Session {
         }
         self.life = Life::Gone("ended".to_owned());
     }
-}
-
-/// What the report says of a worker that is ready.
-fn tell(watch: &Watch, up: &Up) {
-    let mut report = watch.lock();
-    report.transport = Some(up.ready.transport);
-    report.degraded.clone_from(&up.degraded);
-    report.pid = up.pid;
-    report.device.clone_from(&up.ready.device);
 }

@@ -140,6 +140,7 @@ fn stats(engine: &Engine) -> String {
         (Some(draft), None) => format!("drafter: {draft}"),
         (None, None) => "drafter: none was asked for".to_owned(),
     }];
+    lines.extend(drafting::worker_lines(engine.info().draft.as_ref()));
     let numbers = counted.speculation.numbers();
     lines.extend(
         numbers
@@ -179,7 +180,7 @@ fn to_json(
             "proposed_tokens": usage.proposed_tokens,
             "accepted_tokens": usage.accepted_tokens,
             "verify_steps": usage.verify_steps,
-            "drafting": drafting::usage(&counted, usage.drafting),
+            "drafting": drafting::usage(info.draft.as_ref(), &counted, usage.drafting),
         },
         "drafter": drafting::props(info.draft.as_ref(), &counted),
         "timings": {
