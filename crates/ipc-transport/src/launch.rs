@@ -81,6 +81,8 @@ impl Launch for Process {
             .arg0("fourspark")
             .args(&self.args)
             .arg(std::process::id().to_string())
+            // Ctrl-C is the parent's to answer: it lets the worker end in order.
+            .process_group(0)
             .env_clear()
             .envs(self.env.iter().map(|(k, v)| (k, v)))
             .stdin(Stdio::from(control))

@@ -287,6 +287,32 @@ mod tests {
         assert!(m.is_gone());
     }
 
+    /// value d of captured layer c of the row for position t stands at ((t * captures) + c) * width + d
+    /// of what is sent, for every length up to more than a ring, over the wrap.
+    #[test]
+    fn a_07_rows_are_token_major() {
+        let (captures, width, first) = (3, 4, 37);
+        let value = |pos: Pos, c: usize, d: usize| (pos as usize * 100 + c * 10 + d) as f32;
+        for n in 1..=130 {
+            let mut m = Mirror::new(128, captures * width);
+            for pos in first..first + n {
+                let row: Vec<f32> = (0..captures * width)
+                    .map(|at| value(pos, at / width, at % width))
+                    .collect();
+                m.observe(A, pos, &row).unwrap();
+            }
+            let from = first + n.saturating_sub(128);
+            let change = m.change(A, 1);
+            assert_eq!(change.entries[1].pos, from);
+            let sent = change.rows.concat();
+            assert_eq!(sent.len(), n.min(128) as usize * captures * width);
+            for (at, v) in sent.iter().enumerate() {
+                let (t, c, d) = (at / (captures * width), at / width % captures, at % width);
+                assert_eq!(*v, value(from + t as Pos, c, d), "{n}: {at}");
+            }
+        }
+    }
+
     /// of a long prompt the newest ring is sent, whole and in order, over the wrap.
     #[test]
     fn a_19_of_a_long_prompt_only_the_ring_is_sent() {

@@ -10,7 +10,7 @@ use dspark_draft::weights::DraftModel;
 use engine_core::SeqId;
 use engine_core::seams::{Ask, Backbone};
 use gguf::{Gguf, OpenOptions};
-use ipc_transport::handshake::Transport;
+use ipc_transport::handshake::{Dims, Transport};
 use ipc_transport::probe::Probe;
 use ipc_transport::remote::{Choice, RemoteBackbone};
 use ipc_transport::worker::{self, End, Loaded};
@@ -87,29 +87,42 @@ fn a_09_shared_memory_is_the_first_choice_and_shown() {
 /// whatever the number of sequences and captured layers, a commit is one frame and one reply.
 #[test]
 fn a_06_one_frame_a_step_for_all_layers_and_sequences() {
-    let (mut remote, _) = toy_remote(toy_plan(Choice::Shared));
-    let dims = toy::dims();
-    for step in 0..10u32 {
-        let rows = vec![1.0; 2 * dims.feature_width()];
-        (0..8).for_each(|seq| remote.observe(SeqId(seq), 2 * step, &rows).unwrap());
-        let ask = |seq| Ask {
-            seq: SeqId(seq),
-            epoch: engine_core::Epoch(step),
-            pos: 2 * step + 2,
-            seed: 0,
-            depth: 3,
+    for captures in [1, 3, 7] {
+        let dims = Dims {
+            captures,
+            ..toy::dims()
         };
-        let asks: Vec<Ask> = (0..8).map(ask).collect();
-        let ticket = remote
-            .submit(&asks, &vec![0.5; 8 * dims.block_width()])
-            .unwrap();
-        assert_eq!(remote.poll(ticket, None).unwrap().rows, [3; 8]);
+        let make = move |_: &_| {
+            Ok(Loaded {
+                backbone: Box::new(Toy::new(dims)),
+                dims,
+                device: "toy".to_owned(),
+            })
+        };
+        let (threads, _) = threads(make, Probe::default());
+        let plan = plan(dims, Choice::Shared, toy::saved_range);
+        let mut remote = RemoteBackbone::start(plan, Box::new(threads)).unwrap();
+        for step in 0..10u32 {
+            let rows = vec![1.0; dims.feature_width()];
+            (0..8).for_each(|seq| remote.observe(SeqId(seq), step, &rows).unwrap());
+            let ask = |seq| Ask {
+                seq: SeqId(seq),
+                epoch: engine_core::Epoch(step),
+                pos: step + 1,
+                seed: 0,
+                depth: 3,
+            };
+            let asks: Vec<Ask> = (0..8).map(ask).collect();
+            let block = vec![0.5; 8 * dims.block_width()];
+            let ticket = remote.submit(&asks, &block).unwrap();
+            assert_eq!(remote.poll(ticket, None).unwrap().rows, [3; 8]);
+        }
+        let report = remote.watch().report();
+        assert_eq!((report.steps, report.rows), (10, 80), "{captures}");
+        let out = 80 * (dims.feature_width() + dims.block_width());
+        assert_eq!(report.bytes_out, 4 * out as u64);
+        assert_eq!(report.bytes_in, 4 * 2 * 80 * dims.block_width() as u64);
     }
-    let report = remote.watch().report();
-    assert_eq!((report.steps, report.rows), (10, 160));
-    let out = 160 * dims.feature_width() + 80 * dims.block_width();
-    assert_eq!(report.bytes_out, 4 * out as u64);
-    assert_eq!(report.bytes_in, 4 * 2 * 80 * dims.block_width() as u64);
 }
 
 pub(crate) struct Shipped {

@@ -156,6 +156,14 @@ fn a_24_the_worker_inherits_nothing_and_maps_the_draft_only() {
     let env = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
     assert_eq!(env, "FOURSPARK_CPU_ISA=auto\0");
     assert!(careless.as_raw_fd() > 2);
+    // A group of its own, so that Ctrl-C at a terminal does not reach it.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, after) = stat.rsplit_once(") ").unwrap();
+    assert_eq!(
+        after.split(' ').nth(2),
+        Some(pid.to_string().as_str()),
+        "{stat}"
+    );
 }
 
 /// The test runner's own standard error, which the worker shares so that its words are seen.
