@@ -58,9 +58,12 @@ fn ready(
     what: &'static str,
 ) -> Result<(), LinkError> {
     loop {
-        let mut fds = vec![PollFd::from_borrowed_fd(fd, want)];
-        fds.extend(watch.map(|w| PollFd::from_borrowed_fd(w, PollFlags::IN)));
-        match poll(&mut fds, left(deadline).as_ref()) {
+        let mut fds = [
+            PollFd::from_borrowed_fd(fd, want),
+            PollFd::from_borrowed_fd(watch.unwrap_or(fd), PollFlags::IN),
+        ];
+        let asked = if watch.is_some() { 2 } else { 1 };
+        match poll(&mut fds[..asked], left(deadline).as_ref()) {
             Err(Errno::INTR) => {}
             Err(errno) => return Err(LinkError::sys("poll")(errno)),
             Ok(0) => return Err(LinkError::Deadline { what }),
@@ -111,7 +114,13 @@ pub fn receive(
     deadline: Option<Instant>,
     watch: Option<BorrowedFd<'_>>,
 ) -> Result<(usize, Vec<OwnedFd>), LinkError> {
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    const MESSAGE: &str = "a message";
+    let mut flags = RecvFlags::CMSG_CLOEXEC;
+    // A reply is waited for, so the wait comes first; who has no deadline waits in the call itself.
+    if deadline.is_some() || watch.is_some() {
+        flags |= RecvFlags::DONTWAIT;
+        ready(socket, PollFlags::IN, deadline, watch, MESSAGE)?;
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     loop {
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -119,7 +128,7 @@ pub fn receive(
             Ok(got) => got,
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
-                ready(socket, PollFlags::IN, deadline, watch, "a message")?;
+                ready(socket, PollFlags::IN, deadline, watch, MESSAGE)?;
                 continue;
             }
             Err(Errno::CONNRESET) => return Err(LinkError::Closed),

@@ -33,14 +33,7 @@ pub(crate) fn load(
     sequences: usize,
 ) -> Result<Option<(Speculation, DraftInfo)>, Error> {
     let path = draft.path()?;
-    if path.is_none() && options.worker.mode != WorkerMode::Off {
-        let expected = "off without a drafter's model";
-        return Err(refusal(
-            "draft worker",
-            expected,
-            options.worker.mode.name(),
-        ));
-    }
+    check_worker(&options.worker, path.is_some())?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
@@ -87,6 +80,20 @@ pub(crate) fn load(
         tap_window,
     };
     Ok(Some((speculation, info)))
+}
+
+/// A worker needs a model, and a transport a worker.
+fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
+    let (mode, transport) = (worker.mode, worker.transport);
+    if mode != WorkerMode::Off && !model {
+        let expected = "off without a drafter's model";
+        return Err(refusal("draft worker", expected, mode.name()));
+    }
+    if mode == WorkerMode::Off && transport != WorkerTransport::Auto {
+        let expected = "auto without a draft worker";
+        return Err(refusal("draft transport", expected, transport.name()));
+    }
+    Ok(())
 }
 
 fn refusal(option: &'static str, expected: impl Into<String>, got: impl ToString) -> Error {

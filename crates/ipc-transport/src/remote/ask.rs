@@ -194,6 +194,15 @@ impl Session {
             _ => {}
         }
         let live = self.drafting(asks)?;
+        let (wanted, limit) = (live.len() as u64, u64::from(dims.n_seq_max));
+        if wanted > limit {
+            let what = "draft asks";
+            return Err(Fault::Exhausted {
+                what,
+                wanted,
+                limit,
+            });
+        }
         if live.is_empty() {
             self.answer_nothing(ticket, asks.len());
         } else if !self.life.is_up() {

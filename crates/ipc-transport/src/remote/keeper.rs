@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ struct Order {
 pub(super) struct Keeper {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
+    /// Nobody wants a worker any more: a start in progress is given up.
+    over: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -58,21 +61,21 @@ impl Keeper {
         watch: Watch,
     ) -> Result<Self, StartError> {
         let (orders, inbox) = channel();
-        let keep = move || {
-            Keep {
-                launch,
-                plan,
-                watch,
-            }
-            .run(&inbox)
+        let over = Arc::new(AtomicBool::new(false));
+        let keep = Keep {
+            launch,
+            plan,
+            watch,
+            over: Arc::clone(&over),
         };
         let thread = std::thread::Builder::new()
             .name("fourspark-keeper".to_owned())
-            .spawn(keep)
+            .spawn(move || keep.run(&inbox))
             .map_err(StartError::at(Step::Spawn))?;
         Ok(Self {
             orders: Some(orders),
             thread: Some(thread),
+            over,
         })
     }
 
@@ -91,6 +94,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
         self.orders = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -103,6 +107,7 @@ struct Keep {
     launch: Box<dyn Launch>,
     plan: Arc<Plan>,
     watch: Watch,
+    over: Arc<AtomicBool>,
 }
 
 impl Keep {
@@ -125,7 +130,7 @@ impl Keep {
             if let Err(RecvTimeoutError::Disconnected) = inbox.recv_timeout(*wait) {
                 return None;
             }
-            match start(&mut *self.launch, &self.plan) {
+            match start(&mut *self.launch, &self.plan, &self.over) {
                 Ok((up, running)) => {
                     self.tell(&up);
                     // Nobody waits for it any more: the end takes care of it.
@@ -172,9 +177,13 @@ fn end(mut worker: Box<dyn Running>, plan: &Plan, force: bool) {
 }
 
 /// Tries the transports of the plan in order.
-fn start(launch: &mut dyn Launch, plan: &Plan) -> Result<(Up, Box<dyn Running>), StartError> {
+fn start(
+    launch: &mut dyn Launch,
+    plan: &Plan,
+    over: &AtomicBool,
+) -> Result<(Up, Box<dyn Running>), StartError> {
     let (first, second) = plan.transport.order();
-    let why = match start_with(launch, plan, first) {
+    let why = match start_with(launch, plan, over, first) {
         Ok(started) => return Ok(started),
         Err(error) if error.step == Step::Region && second.is_some() => error.why,
         Err(error) => return Err(error),
@@ -189,7 +198,7 @@ fn start(launch: &mut dyn Launch, plan: &Plan) -> Result<(Up, Box<dyn Running>),
         first.name(),
         second.name()
     );
-    let (mut up, running) = start_with(launch, plan, second)?;
+    let (mut up, running) = start_with(launch, plan, over, second)?;
     up.degraded = Some(degraded);
     Ok((up, running))
 }
@@ -197,6 +206,7 @@ fn start(launch: &mut dyn Launch, plan: &Plan) -> Result<(Up, Box<dyn Running>),
 fn start_with(
     launch: &mut dyn Launch,
     plan: &Plan,
+    over: &AtomicBool,
     transport: Transport,
 ) -> Result<(Up, Box<dyn Running>), StartError> {
     let shape = &plan.shape;
@@ -218,7 +228,8 @@ fn start_with(
     let mut pending = Pending {
         running,
         link,
-        deadline: Some(Instant::now() + plan.timeouts.load),
+        deadline: Instant::now() + plan.timeouts.load,
+        over,
     };
     match pending.shake(&asked, &offer) {
         Ok(ready) => Ok(pending.into_up(offer, capacity, ready)),
@@ -276,19 +287,30 @@ impl Offer {
 }
 
 /// A worker that has been started and is not ready.
-struct Pending {
+struct Pending<'a> {
     running: Box<dyn Running>,
     link: Link,
-    deadline: Option<Instant>,
+    deadline: Instant,
+    over: &'a AtomicBool,
 }
 
-impl Pending {
+impl Pending<'_> {
+    /// Waits in slices, to see whether the start is wanted still: a model may take minutes to load.
     fn receive(&mut self) -> Result<Message, LinkError> {
-        let watch = self.running.watch();
-        let (message, fds) = self.link.receive_frame(self.deadline, watch)?;
-        match fds.len() {
-            0 => Ok(message),
-            n => Err(LinkError::corrupt("descriptors from the worker", 0, n)),
+        const SLICE: Duration = Duration::from_millis(50);
+        loop {
+            let until = self.deadline.min(Instant::now() + SLICE);
+            let watch = self.running.watch();
+            match self.link.receive_frame(Some(until), watch) {
+                Err(LinkError::Deadline { .. })
+                    if Instant::now() < self.deadline && !self.over.load(Ordering::Acquire) => {}
+                Ok((message, fds)) if fds.is_empty() => return Ok(message),
+                Ok((_, fds)) => {
+                    let got = fds.len();
+                    return Err(LinkError::corrupt("descriptors from the worker", 0, got));
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -309,7 +331,7 @@ impl Pending {
         let fds: Vec<_> = fd.into_iter().collect();
         let header = Header::request(Op::Configure, 1, 0);
         self.link
-            .send_frame(&header, &body, &fds, self.deadline)
+            .send_frame(&header, &body, &fds, Some(self.deadline))
             .map_err(StartError::at(Step::Configure))?;
         let answer = self.receive().map_err(StartError::at(Step::Load))?;
         if answer.header.op == Op::Failed {

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engine_core::seams::{Ask, Backbone};
+use engine_core::{Epoch, SeqId};
 use ipc_transport::error::{LinkError, StartError, Step};
 use ipc_transport::frame::{Header, Op, Status};
 use ipc_transport::handshake::{Configure, Dims, Hello, Ready, Transport, refusal};
@@ -375,4 +377,57 @@ proptest! {
         }
         let _ = Ready::decode(&bytes, &configure);
     }
+}
+
+/// A start that nobody waits for any more is given up at once, not when the model would have to be loaded.
+#[test]
+fn a_start_that_is_not_wanted_any_more_is_given_up() {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let (armed, starts) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let (trip, seen) = (Arc::clone(&armed), Arc::clone(&ends));
+    let launch = Threads::new(move |control, local| {
+        if starts.fetch_add(1, Ordering::SeqCst) == 0 {
+            let trip = Arc::clone(&trip);
+            let probe = Probe::new(move |_| match trip.swap(false, Ordering::SeqCst) {
+                true => Err(std::io::Error::other("made to fail")),
+                false => Ok(()),
+            });
+            let _ = worker::run(control, local, probe, toys);
+            return;
+        }
+        // The second one never says a word.
+        let mut link = Link::new(control, Side::Worker, Probe::default());
+        let until = Some(Instant::now() + Duration::from_secs(30));
+        let end = link.receive_frame(until, None).unwrap_err();
+        seen.lock().unwrap().push(end.to_string());
+    });
+    let mut plan = toy_plan(Choice::Shared);
+    plan.timeouts.load = Duration::from_hours(1);
+    let mut remote = RemoteBackbone::start(plan, Box::new(launch)).unwrap();
+    let dims = toy::dims();
+    remote
+        .observe(SeqId(0), 0, &vec![1.0; dims.feature_width()])
+        .unwrap();
+    armed.store(true, Ordering::SeqCst);
+    let ask = Ask {
+        seq: SeqId(0),
+        epoch: Epoch(0),
+        pos: 1,
+        seed: 0,
+        depth: 1,
+    };
+    let ticket = remote
+        .submit(&[ask], &vec![0.0; dims.block_width()])
+        .unwrap();
+    assert_eq!(remote.poll(ticket, None).unwrap().rows, [0]);
+    drop(remote);
+    // The channel may be closed before the second worker was even started.
+    let ends = ends.lock().unwrap();
+    assert!(
+        ends.iter()
+            .all(|e| e == "the other side closed the channel"),
+        "{ends:?}"
+    );
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
     Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan, Thinking,
-    WorkerCommand, WorkerOptions, shipped_model,
+    WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -63,11 +63,12 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
             .map(|s| (s.switch.variable.into(), s.value.as_str().into()))
             .collect(),
     };
+    let mode = args.draft_worker.or(mode.filter(|_| drafter));
+    let mode = mode.unwrap_or_default();
+    // A switch without anything to act on is none; an option is refused.
+    let transport = transport.filter(|_| mode != WorkerMode::Off);
     WorkerOptions {
-        mode: args
-            .draft_worker
-            .or(mode.filter(|_| drafter))
-            .unwrap_or_default(),
+        mode,
         transport: args.draft_transport.or(transport).unwrap_or_default(),
         command: Some(command),
     }

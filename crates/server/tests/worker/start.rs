@@ -116,6 +116,11 @@ fn a_12_a_required_worker_that_cannot_be_is_78() {
     assert!(
         said(&none).contains("draft worker: expected off without a drafter's model, got required")
     );
+    let idle = run(&["--draft-transport", "stream"]);
+    assert_eq!(idle.status.code(), Some(1));
+    assert!(
+        said(&idle).contains("draft transport: expected auto without a draft worker, got stream")
+    );
 }
 
 /// where the transport is left open a stream is used, and said.
