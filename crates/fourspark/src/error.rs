@@ -26,6 +26,9 @@ pub enum Error {
     /// The drafter's file is not a drafter this engine runs, or does not fit the model.
     #[error(transparent)]
     Draft(#[from] dspark_draft::error::DraftError),
+    /// A draft worker is required, or its transport was named, and cannot be.
+    #[error(transparent)]
+    Worker(#[from] ipc_transport::error::StartError),
     /// The file's tokenizer or prompt format is not one this engine knows.
     #[error("{file}: {source}")]
     Text {

@@ -53,6 +53,22 @@ fn vendor(info: &ModelInfo, name: &'static str, why_not: &'static str) -> Featur
     }
 }
 
+/// The process that runs the drafter's layers, as it was at the start.
+fn worker(info: &ModelInfo) -> Feature {
+    const NAME: &str = "draft_worker";
+    let Some(draft) = &info.draft else {
+        return Feature::off(NAME, "nothing is drafted");
+    };
+    match (&draft.worker, &draft.file) {
+        (Some(worker), _) if worker.watch.report().transport.is_some() => {
+            Feature::on(NAME, worker.to_string())
+        }
+        (Some(worker), _) => Feature::off(NAME, worker.to_string()),
+        (None, Some(_)) => Feature::off(NAME, "not asked for: the drafter runs in this process"),
+        (None, None) => Feature::off(NAME, "copies of the text need none"),
+    }
+}
+
 /// The features of an engine over a model.
 pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
     let thinking = info.generation_remark.clone().unwrap_or_else(|| {
@@ -81,6 +97,7 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
                 "no drafter was asked for, or the switch spec.draft is 0",
             ),
         },
+        worker(info),
         Feature::off(
             "prefix_cache",
             "not built yet: every prompt is computed from its first token",

@@ -65,7 +65,10 @@ mod vocab;
 
 pub use crate::placement::{DeviceChoice, DeviceInfo, DeviceOptions};
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
-pub use drafting::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
+pub use drafting::{
+    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerCommand, WorkerInfo, WorkerMode,
+    WorkerOptions, WorkerTransport,
+};
 pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;

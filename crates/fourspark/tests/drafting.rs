@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use fourspark::{
-    ChatRequest, Draft, DraftOptions, DraftSource, Drafting, Engine, EngineOptions, Generate,
-    Message, Pairing, Policy, SamplePlan, Usage,
+    ChatRequest, Draft, DraftOptions, DraftSource, Drafting, Engine, EngineOptions, Error,
+    Generate, Message, Pairing, Policy, SamplePlan, Usage, WorkerCommand, WorkerMode,
+    WorkerOptions,
 };
 use testkit::prompts::prompts;
 
@@ -36,6 +37,7 @@ fn how(policy: &str, depth: Option<usize>, source: Option<DraftSource>) -> Draft
         policy: (!policy.is_empty()).then(|| policy.parse().unwrap()),
         depth,
         source,
+        ..DraftOptions::default()
     }
 }
 
@@ -206,4 +208,59 @@ fn the_test_prompts_are_encoded_as_here() {
             prompt.text
         );
     }
+}
+
+/// a worker that cannot be started is an error where it is required, with its step; otherwise the
+/// drafter runs here, which is counted and told, and the text is the same.
+#[test]
+fn a_13_a_worker_that_cannot_start_is_replaced_in_process() {
+    let command = |program: &str| {
+        Some(WorkerCommand {
+            program: program.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+        })
+    };
+    let with = |mode, command| DraftOptions {
+        worker: WorkerOptions {
+            mode,
+            command,
+            ..WorkerOptions::default()
+        },
+        ..DraftOptions::default()
+    };
+    let plain = engine(Draft::Off, DraftOptions::default());
+    let want = ask(&plain, PROMPTS[0], 0.0).0;
+    // No program, one that is not there, one that says nothing, one that says something else.
+    let cases = [
+        (None, "step spawn: no program was named"),
+        (command("/nowhere/fourspark"), "step spawn: "),
+        (command("/bin/true"), "step hello: "),
+        (command("/bin/echo"), "step hello: "),
+    ];
+    for (command, why) in cases {
+        let required = with(WorkerMode::Required, command.clone());
+        let error = Engine::load_shipped(&options(Draft::Shipped, required)).unwrap_err();
+        assert!(matches!(error, Error::Worker(_)), "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+        let auto = engine(Draft::Shipped, with(WorkerMode::Auto, command));
+        assert_eq!(ask(&auto, PROMPTS[0], 0.0).0, want);
+        let worker = auto.info().draft.as_ref().unwrap().worker.clone().unwrap();
+        let report = worker.watch.report();
+        assert_eq!((report.state.name(), report.fallbacks), ("in process", 1));
+        assert!(report.reason.unwrap().contains(why));
+        assert_eq!(worker.missing(), None);
+        let feature = auto
+            .features()
+            .iter()
+            .find(|f| f.name == "draft_worker")
+            .unwrap();
+        assert!(!feature.on && feature.reason.contains(why), "{feature}");
+    }
+    let none = with(WorkerMode::Auto, None);
+    let error = Engine::load_shipped(&options(Draft::Off, none)).unwrap_err();
+    assert!(
+        error.to_string().contains("draft worker: expected off"),
+        "{error}"
+    );
 }

@@ -3,8 +3,8 @@
 //!
 //! Must not know: how anything is drafted.
 
-use fourspark::{DraftInfo, Drafting, Stats};
-use serde_json::{Value, json};
+use fourspark::{DraftInfo, Drafting, Stats, WorkerInfo};
+use serde_json::{Map, Value, json};
 
 /// The drafter: what it is, or why there is none.
 pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
@@ -18,18 +18,62 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
         "policy": draft.policy.to_string(),
         "depth": draft.depth,
         "pairing": draft.pairing.map(|p| p.to_string()),
+        "worker": worker(draft.worker.as_ref()),
         "reason": stats.drafter_lost,
         "alarm": stats.drafter_alarm,
     })
 }
 
-/// Whether the drafter was there when an answer ended. Lost: it or a part of it failed, and why.
-pub(crate) fn usage(stats: &Stats, drafting: Drafting) -> Value {
-    match drafting {
+/// The process that runs the drafter's layers: what was asked for, what it is now, and its counts.
+fn worker(worker: Option<&WorkerInfo>) -> Value {
+    let Some(worker) = worker else {
+        return json!({"mode": "off"});
+    };
+    let report = worker.watch.report();
+    let numbers = report.numbers().into_iter();
+    let numbers: Map<_, _> = numbers
+        .map(|(name, n)| (name.to_owned(), json!(n)))
+        .collect();
+    json!({
+        "mode": worker.mode.name(),
+        "state": report.state.name(),
+        "transport": report.transport.map(|t| t.name()),
+        "degraded": report.degraded,
+        "pid": report.pid,
+        "device": report.device,
+        "reason": report.reason,
+        "counts": numbers,
+    })
+}
+
+/// Whether the drafter was there when an answer ended. Lost: it or a part of it failed, and why. Where a
+/// worker was asked for, what it was then.
+pub(crate) fn usage(draft: Option<&DraftInfo>, stats: &Stats, drafting: Drafting) -> Value {
+    let mut usage = match drafting {
         Drafting::Off => json!({"state": "off"}),
         Drafting::On => json!({"state": "on"}),
         Drafting::Lost => json!({"state": "lost", "reason": stats.drafter_lost}),
+    };
+    if let Some(worker) = draft.and_then(|d| d.worker.as_ref()) {
+        let report = worker.watch.report();
+        usage["worker"] = json!({
+            "state": report.state.name(),
+            "transport": report.transport.map(|t| t.name()),
+            "lost": report.lost,
+            "reason": report.reason,
+        });
     }
+    usage
+}
+
+/// What the worker counted, a line each.
+pub(crate) fn worker_lines(draft: Option<&DraftInfo>) -> Vec<String> {
+    let Some(worker) = draft.and_then(|d| d.worker.as_ref()) else {
+        return Vec::new();
+    };
+    let numbers = worker.watch.report().numbers().into_iter();
+    let numbers = numbers.map(|(name, n)| format!("worker.{name} {n}"));
+    std::iter::once(worker.to_string()).chain(numbers).collect()
 }
 
 /// Everything the loop counted, by name.
@@ -45,7 +89,7 @@ mod tests {
     #[test]
     fn a_lost_drafter_is_said_with_its_reason_everywhere() {
         let mut stats = Stats::default();
-        assert_eq!(usage(&stats, Drafting::Off)["state"], "off");
+        assert_eq!(usage(None, &stats, Drafting::Off)["state"], "off");
         assert_eq!(props(None, &stats)["on"], false);
         let draft = DraftInfo {
             source: fourspark::DraftSource::Suffix,
@@ -53,6 +97,7 @@ mod tests {
             policy: fourspark::Policy::Fixed(3),
             depth: 7,
             pairing: None,
+            worker: None,
         };
         let on = props(Some(&draft), &stats);
         assert_eq!(
@@ -72,8 +117,10 @@ mod tests {
             (&lost["on"], &lost["reason"]),
             (&json!(false), &json!("killed"))
         );
-        let told = usage(&stats, Drafting::Lost);
+        let told = usage(Some(&draft), &stats, Drafting::Lost);
         assert_eq!(told, json!({"state": "lost", "reason": "killed"}));
         assert_eq!(numbers(&stats)["passes"], 0.0);
+        assert_eq!(lost["worker"], json!({"mode": "off"}));
+        assert!(worker_lines(Some(&draft)).is_empty());
     }
 }

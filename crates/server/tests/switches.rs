@@ -106,3 +106,33 @@ fn c_15_the_draft_switch_takes_the_drafter_out() {
     assert!(proposed(&on) > 0, "{}", json(&on));
     assert_eq!(proposed(&off), 0);
 }
+
+/// C-15: the switches of the draft worker, and the reference engine's name of one of them; an option wins.
+#[test]
+fn c_15_the_worker_switches_start_a_worker() {
+    let with = [&ASK[..], &["--draft"]].concat();
+    let set = [
+        ("FOURSPARK_DRAFT_WORKER", "required"),
+        ("LUCE_DRAFT_IPC_TRANSPORT", "stream"),
+    ];
+    let plain = json(&run(&[], &with));
+    assert_eq!(
+        plain["drafter"]["worker"],
+        serde_json::json!({"mode": "off"})
+    );
+    let worker = json(&run(&set, &with));
+    assert_eq!(worker["ids"], plain["ids"]);
+    let shown = &worker["drafter"]["worker"];
+    assert_eq!(shown["mode"], "required");
+    assert_eq!(shown["transport"], "stream");
+    let off = json(&run(
+        &set,
+        &[&with[..], &["--draft-worker", "off"]].concat(),
+    ));
+    assert_eq!(off["drafter"]["worker"]["mode"], "off");
+    let none = run(&set, &ASK);
+    assert!(
+        none.status.success(),
+        "without a drafter there is nothing to switch"
+    );
+}

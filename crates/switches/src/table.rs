@@ -84,6 +84,38 @@ pub const TABLE: &[Switch] = &[
         defects: &[],
     },
     Switch {
+        name: "draft.transport",
+        variable: "FOURSPARK_DRAFT_TRANSPORT",
+        aliases: both!("DRAFT_IPC_TRANSPORT"),
+        meaning: "how rows travel to a draft worker; --draft-transport wins",
+        class: Class::Equal,
+        kind: Kind::Word(&["auto", "shared", "stream"]),
+        default: "auto",
+        eligible: "with a draft worker",
+        kill: "stream",
+        owner: "crates/server/src/cli/model.rs",
+        test: "c_15_the_worker_switches_start_a_worker",
+        review: "2027-06-01",
+        state: State::Live,
+        defects: &[],
+    },
+    Switch {
+        name: "draft.worker",
+        variable: "FOURSPARK_DRAFT_WORKER",
+        aliases: &[],
+        meaning: "whether the drafter's layers run in a process of their own; --draft-worker wins",
+        class: Class::Equal,
+        kind: Kind::Word(&["off", "auto", "required"]),
+        default: "off",
+        eligible: "with --draft or --draft-model, on Linux",
+        kill: "off",
+        owner: "crates/server/src/cli/model.rs",
+        test: "c_15_the_worker_switches_start_a_worker",
+        review: "2027-06-01",
+        state: State::Live,
+        defects: &[],
+    },
+    Switch {
         name: "spec.draft",
         variable: "FOURSPARK_SPEC_DRAFT",
         aliases: &[],
@@ -348,18 +380,15 @@ pub const TABLE: &[Switch] = &[
 ];
 
 const DRAFTER: &str = "choose a drafter with --draft or --draft-model FILE";
-const WORKER: &str =
-    "no build has a draft worker yet; the drafter runs in the process, see --draft";
+const PAYLOAD: &str = "the size of the shared memory follows from the drafter; see --draft-worker";
 const DRIVER: &str = "a driver library is opened by its own name; there are no backend modules";
 
 /// Variables that are known and have no row: refused, whatever their value.
 pub const REFUSED: &[Refused] = &[
     refused("DFLASH_DS4_DRAFT_BACKEND", DRAFTER),
     refused("LUCE_DS4_DRAFT_BACKEND", DRAFTER),
-    refused("DFLASH_DRAFT_IPC_TRANSPORT", WORKER),
-    refused("LUCE_DRAFT_IPC_TRANSPORT", WORKER),
-    refused("DFLASH_DRAFT_IPC_SHARED_BYTES", WORKER),
-    refused("LUCE_DRAFT_IPC_SHARED_BYTES", WORKER),
+    refused("DFLASH_DRAFT_IPC_SHARED_BYTES", PAYLOAD),
+    refused("LUCE_DRAFT_IPC_SHARED_BYTES", PAYLOAD),
     refused("DFLASH_CUDA_BACKEND_PATH", DRIVER),
     refused("LUCE_CUDA_BACKEND_PATH", DRIVER),
     refused("DFLASH_HIP_BACKEND_PATH", DRIVER),

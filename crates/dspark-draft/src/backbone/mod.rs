@@ -24,6 +24,8 @@ use engine_core::{Fault, Pos, SeqId, Ticket};
 pub use self::observe::Observation;
 use self::rings::{Rings, Shape};
 use self::save::Stamp;
+pub use self::save::saved_range;
+use crate::config::DraftMeta;
 use crate::error::DraftError;
 use crate::weights::DraftModel;
 
@@ -48,6 +50,23 @@ impl Default for Options {
             kv_round: false,
         }
     }
+}
+
+/// Context rows that a backbone keeps of a sequence: what a truncation may still reach back to.
+#[must_use]
+pub fn ring_rows(meta: &DraftMeta, options: &Options) -> usize {
+    shape(meta, options).ring
+}
+
+fn shape(meta: &DraftMeta, options: &Options) -> Shape {
+    let m = &meta.stage;
+    Shape::new(
+        m.n_layer,
+        m.head_dim,
+        m.window,
+        meta.block,
+        options.verify_max,
+    )
 }
 
 /// Answers that nobody has taken; older ones are dropped.
@@ -113,9 +132,8 @@ impl LocalBackbone {
             let expected = "unrotated channels in whole blocks of 64";
             return Err(bad("kv_round", expected, unrotated));
         }
-        let block = model.meta.block;
         Ok(Self {
-            shape: Shape::new(m.n_layer, m.head_dim, m.window, block, options.verify_max),
+            shape: shape(&model.meta, &options),
             runner: BlockRunner::new(m.clone(), pool, options.kv_round),
             seqs: vec![None; options.n_seq_max],
             spare: Vec::new(),

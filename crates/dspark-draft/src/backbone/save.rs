@@ -6,9 +6,10 @@
 //! what the future reads is written: the digest of these bytes is the hash of the context.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 
-use engine_core::Fault;
 use engine_core::mutant::mutant;
+use engine_core::{Fault, Pos};
 
 use super::rings::{Rings, Shape};
 
@@ -43,6 +44,15 @@ pub(crate) fn save(
         }
     }
     Ok(())
+}
+
+/// Positions of the rows in a saved context, by its header; `None` if the bytes are no saved context.
+#[must_use]
+pub fn saved_range(bytes: &[u8]) -> Option<Range<Pos>> {
+    let head = bytes.first_chunk::<52>()?;
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (start, end) = (word(44), word(48));
+    (head[..8] == MAGIC && start <= end).then_some(start..end)
 }
 
 fn bad(field: &'static str, expected: impl ToString, got: impl ToString) -> Fault {

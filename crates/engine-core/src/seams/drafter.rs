@@ -83,6 +83,41 @@ pub trait Backbone {
     fn health(&self) -> Result<(), Fault>;
 }
 
+/// A backbone chosen at run time: here, in a worker, or one after the other.
+impl<B: Backbone + ?Sized> Backbone for Box<B> {
+    fn observe(&mut self, seq: SeqId, pos: Pos, features: &[f32]) -> Result<(), Fault> {
+        (**self).observe(seq, pos, features)
+    }
+
+    fn submit(&mut self, asks: &[Ask], block: &[f32]) -> Result<Ticket, Fault> {
+        (**self).submit(asks, block)
+    }
+
+    fn poll(&mut self, ticket: Ticket, deadline: Option<Instant>) -> Result<DraftRows, Fault> {
+        (**self).poll(ticket, deadline)
+    }
+
+    fn truncate(&mut self, seq: SeqId, pos: Pos) {
+        (**self).truncate(seq, pos);
+    }
+
+    fn close(&mut self, seq: SeqId) {
+        (**self).close(seq);
+    }
+
+    fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault> {
+        (**self).save(seq, to)
+    }
+
+    fn load(&mut self, seq: SeqId, from: &mut dyn Read) -> Result<(), Fault> {
+        (**self).load(seq, from)
+    }
+
+    fn health(&self) -> Result<(), Fault> {
+        (**self).health()
+    }
+}
+
 /// Candidates for one sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proposal {

@@ -11,15 +11,20 @@ use dspark_draft::error::DraftError;
 use dspark_draft::suffix::{Chooser, Suffix, SuffixOptions};
 use dspark_draft::weights::DraftModel;
 use engine_core::Drafter;
+use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
-use super::{Draft, DraftInfo, DraftOptions, DraftSource, Pairing};
+use super::worker::{self, StartError, Step};
+use super::{
+    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
+    WorkerTransport,
+};
 use crate::error::Error;
 use crate::placement::Placed;
 
 /// A drafter's model beside its target.
-type Model = DsparkDrafter<LocalBackbone>;
+type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
 
 /// Makes what speculates for a target, on the host's threads; `None` if nothing was asked for.
 pub(crate) fn load(
@@ -30,12 +35,17 @@ pub(crate) fn load(
 ) -> Result<Option<(Speculation, DraftInfo)>, Error> {
     let info = placed.target.info();
     let path = draft.path()?;
+    check_worker(&options.worker, path.is_some())?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
     let model = match &path {
-        Some(path) => Some(open(path, placed, sequences)?),
+        Some(path) => Some(open(path, &options.worker, placed, sequences)?),
         None => None,
+    };
+    let (model, worker) = match model {
+        Some((model, worker)) => (Some(model), worker),
+        None => (None, None),
     };
     let meta = model.as_ref().map(|m| m.model().meta.clone());
     let most = info.verify_max.saturating_sub(1);
@@ -63,6 +73,7 @@ pub(crate) fn load(
         policy: policy.clone(),
         depth,
         pairing,
+        worker,
     };
     let speculation = Speculation {
         drafter: drafter(source, model, block, sequences),
@@ -71,6 +82,20 @@ pub(crate) fn load(
         tap_window,
     };
     Ok(Some((speculation, info)))
+}
+
+/// A worker needs a model, and a transport a worker.
+fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
+    let (mode, transport) = (worker.mode, worker.transport);
+    if mode != WorkerMode::Off && !model {
+        let expected = "off without a drafter's model";
+        return Err(refusal("draft worker", expected, mode.name()));
+    }
+    if mode == WorkerMode::Off && transport != WorkerTransport::Auto {
+        let expected = "auto without a draft worker";
+        return Err(refusal("draft transport", expected, transport.name()));
+    }
+    Ok(())
 }
 
 fn refusal(option: &'static str, expected: impl Into<String>, got: impl ToString) -> Error {
@@ -133,22 +158,59 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
     }
 }
 
-fn open(path: &Path, placed: &Placed, sequences: usize) -> Result<Model, Error> {
+fn open(
+    path: &Path,
+    worker: &WorkerOptions,
+    placed: &Placed,
+    sequences: usize,
+) -> Result<(Model, Option<WorkerInfo>), Error> {
     let file = Gguf::open(path, &OpenOptions::default())?;
     let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
+    // A wrong pair is refused before a process is started for it.
+    model.meta.check_target(&model.file, placed.target.info())?;
     let options = Options {
         n_seq_max: sequences,
         verify_max: placed.target.info().verify_max,
         ..Options::default()
     };
-    let pool = &placed.pool;
-    let backbone = LocalBackbone::new(Arc::clone(&model), Arc::clone(pool), options)?;
-    Ok(DsparkDrafter::new(
-        model,
-        backbone,
-        placed.target.info(),
-        Arc::clone(pool),
-    )?)
+    let pool = Arc::clone(&placed.pool);
+    let (backbone, info) = backbone(path, worker, &model, placed, options)?;
+    let drafter = DsparkDrafter::new(model, backbone, placed.target.info(), pool)?;
+    Ok((drafter, info))
+}
+
+/// The drafter's layers: in a worker, or here.
+fn backbone(
+    path: &Path,
+    worker: &WorkerOptions,
+    model: &Arc<DraftModel>,
+    placed: &Placed,
+    options: Options,
+) -> Result<(Box<dyn Backbone + Send>, Option<WorkerInfo>), Error> {
+    let mode = worker.mode;
+    let info = |watch| Some(WorkerInfo { mode, watch });
+    let here = |options| -> Result<Box<dyn Backbone + Send>, Error> {
+        let (model, pool) = (Arc::clone(model), Arc::clone(&placed.pool));
+        Ok(Box::new(LocalBackbone::new(model, pool, options)?))
+    };
+    if mode == WorkerMode::Off {
+        return Ok((here(options)?, None));
+    }
+    match worker::start(worker, path, model, placed, &options) {
+        Ok((backbone, watch)) => Ok((backbone, info(watch))),
+        Err(error) if is_fatal(worker, &error) => Err(Error::Worker(error)),
+        Err(error) => {
+            tracing::warn!(%error, "drafting in this process instead");
+            Ok((here(options)?, info(worker::instead(&error))))
+        }
+    }
+}
+
+/// Whether a start that failed ends the program: a worker is required, or a transport was named that
+/// cannot be.
+fn is_fatal(worker: &WorkerOptions, error: &StartError) -> bool {
+    let named = worker.transport == WorkerTransport::Shared && error.step == Step::Region;
+    worker.mode == WorkerMode::Required || named
 }
 
 fn drafter(

@@ -4,6 +4,7 @@
 //! together is refused when the engine is loaded, never ignored.
 
 mod load;
+pub mod worker;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::error::Error;
 use crate::shipped;
 
 pub(crate) use load::load;
+pub use worker::{WorkerCommand, WorkerInfo, WorkerMode, WorkerOptions, WorkerTransport};
 
 /// Which drafter to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct DraftOptions {
     pub depth: Option<usize>,
     /// Where they come from; both sources if `None` and there is a model.
     pub source: Option<DraftSource>,
+    /// Whether the drafter's layers run in a process of their own.
+    pub worker: WorkerOptions,
 }
 
 /// A drafter in use.
@@ -103,6 +107,8 @@ pub struct DraftInfo {
     pub depth: usize,
     /// Whether the file says that it was made for this model.
     pub pairing: Option<Pairing>,
+    /// The process that runs the drafter's layers, or what became of it; `None`: none was asked for.
+    pub worker: Option<WorkerInfo>,
 }
 
 /// What a drafter's file says about its target.
@@ -138,8 +144,11 @@ impl fmt::Display for DraftInfo {
             "; source {source}, policy {policy}, depth {}",
             self.depth
         )?;
-        match self.pairing {
-            Some(pairing) => write!(f, "; {pairing}"),
+        if let Some(pairing) = self.pairing {
+            write!(f, "; {pairing}")?;
+        }
+        match &self.worker {
+            Some(worker) => write!(f, "; {worker}"),
             None => Ok(()),
         }
     }

@@ -145,7 +145,8 @@ fn machines(arms: &mut Vec<Arm>) {
 }
 
 const NO_DEVICE: &str = "the target runs on the CPU only: no device executes a pass yet";
-const NO_WORKER: &str = "there is no draft worker process yet";
+const NO_WORKER: &str =
+    "the gate does not start a worker yet; the tests of ipc-transport and server compare its text";
 const NO_OWNER: &str = "experts have one owner: none on a device yet";
 
 fn absent(arms: &mut Vec<Arm>) {

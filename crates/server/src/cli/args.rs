@@ -42,7 +42,22 @@ pub(crate) enum Command {
     Selftest(SelftestArgs),
     /// Show every switch of the environment, with the value in force.
     Switches(SwitchesArgs),
+    /// Serve another fourspark as its draft worker, on standard input. Started by --draft-worker.
+    #[command(hide = true)]
+    DraftWorker(DraftWorkerArgs),
 }
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DraftWorkerArgs {
+    /// What the worker serves.
+    #[arg(long, value_name = "MODE", default_value = DRAFT_MODE, value_parser = [DRAFT_MODE])]
+    pub(crate) mode: String,
+    /// The process it serves.
+    pub(crate) parent: u32,
+}
+
+/// The one thing a worker can serve.
+pub(crate) const DRAFT_MODE: &str = "deepseek4-dspark-draft";
 
 /// What `doctor` is told.
 #[derive(Debug, clap::Args)]
@@ -130,6 +145,13 @@ pub(crate) struct ModelArgs {
     /// no drafter), auto (both) [default: auto with a drafter].
     #[arg(long, value_name = "SOURCE")]
     pub(crate) draft_source: Option<fourspark::DraftSource>,
+    /// Whether the drafter's layers run in a process of their own: off, auto (or else in this one),
+    /// required [default: off].
+    #[arg(long, value_name = "MODE")]
+    pub(crate) draft_worker: Option<fourspark::WorkerMode>,
+    /// How rows travel to that process: shared (memory), stream, auto [default: auto].
+    #[arg(long, value_name = "TRANSPORT")]
+    pub(crate) draft_transport: Option<fourspark::WorkerTransport>,
     #[command(flatten)]
     pub(crate) dialect: DialectArgs,
 }
@@ -142,6 +164,8 @@ impl ModelArgs {
             || self.draft_policy.is_some()
             || self.draft_depth.is_some()
             || self.draft_source.is_some()
+            || self.draft_worker.is_some()
+            || self.draft_transport.is_some()
     }
 }
 
@@ -429,7 +453,7 @@ fn probability(text: &str) -> Result<f32, String> {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::Args;
+    use super::{Args, Command, DRAFT_MODE};
 
     #[test]
     fn the_definition_is_consistent() {
@@ -445,6 +469,7 @@ mod tests {
         assert!(parse("--temperature 0.7 --top-p 0.9 --min-p 0.05 --effort high").is_ok());
         assert!(parse("--draft --draft-policy fixed:5 --draft-depth 4 --stats").is_ok());
         assert!(parse("--draft-source suffix --draft-policy ewma").is_ok());
+        assert!(parse("--draft --draft-worker required --draft-transport shared").is_ok());
         for bad in [
             "--temperature -1",
             "--temperature NaN",
@@ -461,10 +486,35 @@ mod tests {
             "--draft-policy best",
             "--draft-depth 0",
             "--draft-source both",
+            "--draft-worker on",
+            "--draft-transport pipe",
             "--unknown",
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{bad}");
         }
+    }
+
+    /// the worker serves one mode; others are refused with its name.
+    #[test]
+    fn a_01_the_worker_has_one_mode() {
+        let parse = |tail: &str| {
+            let words = ["fourspark", "draft-worker"].into_iter();
+            Args::try_parse_from(words.chain(tail.split(' ')))
+        };
+        for tail in ["7", "--mode deepseek4-dspark-draft 7"] {
+            let Command::DraftWorker(args) = parse(tail).unwrap().command else {
+                panic!("{tail}");
+            };
+            assert_eq!((args.parent, args.mode.as_str()), (7, DRAFT_MODE));
+        }
+        for mode in ["dflash-draft", "pflash-compress", "moe-expert-compute", "x"] {
+            let error = parse(&format!("--mode {mode} 7")).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{mode}");
+            assert!(error.to_string().contains(DRAFT_MODE), "{error}");
+        }
+        assert_eq!(parse("x").unwrap_err().exit_code(), 2);
+        let help = <Args as clap::CommandFactory>::command().render_help();
+        assert!(!help.to_string().contains("draft-worker"));
     }
 }

@@ -1,7 +1,7 @@
 //! The command line: what can be asked for, and how failures are shown.
 //!
 //! Exit codes: 0 done, 1 failed (one line `error: ...` on standard error), 2 not understood (arguments
-//! or switches).
+//! or switches), 78 a draft worker was required and could not be had.
 //! Standard output carries the result alone; everything about it goes to standard error.
 
 mod args;
@@ -49,16 +49,25 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Switches(_) => Ok(()),
+        Command::DraftWorker(args) => {
+            fourspark::drafting::worker::run_worker(args.parent).map_err(anyhow::Error::msg)
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if out::is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             out::note(&format!("error: {error:#}"));
-            ExitCode::FAILURE
+            match error.downcast_ref() {
+                Some(fourspark::Error::Worker(_)) => ExitCode::from(NO_WORKER),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
+
+/// A configuration that cannot be, as `sysexits.h` numbers it.
+const NO_WORKER: u8 = 78;
 
 fn start_log(args: &Args) {
     let filter = tracing_subscriber::EnvFilter::builder().parse_lossy(&args.log);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
     DeviceOptions, Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan,
-    Thinking, shipped_model,
+    Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -49,8 +49,36 @@ fn drafting(args: &ModelArgs, switch: bool) -> (Draft, DraftOptions) {
         policy: args.draft_policy.clone(),
         depth: args.draft_depth.map(usize::from),
         source: args.draft_source,
+        worker: worker(args, asked != Draft::Off),
     };
     (asked, options)
+}
+
+/// The worker asked for: by the options, or by the switches where there is a drafter.
+fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
+    let switches = switching::effective();
+    let mode = switches.value("draft.worker").parse().ok();
+    let transport = switches.value("draft.transport").parse().ok();
+    // The same program, even where its file has been replaced.
+    let program = PathBuf::from("/proc/self/exe");
+    let isa = switches.settings().iter();
+    let isa = isa.filter(|s| s.switch.name == "cpu.isa");
+    let command = WorkerCommand {
+        program,
+        args: vec!["draft-worker".into()],
+        env: isa
+            .map(|s| (s.switch.variable.into(), s.value.as_str().into()))
+            .collect(),
+    };
+    let mode = args.draft_worker.or(mode.filter(|_| drafter));
+    let mode = mode.unwrap_or_default();
+    // A switch without anything to act on is none; an option is refused.
+    let transport = transport.filter(|_| mode != WorkerMode::Off);
+    WorkerOptions {
+        mode,
+        transport: args.draft_transport.or(transport).unwrap_or_default(),
+        command: Some(command),
+    }
 }
 
 /// Meanings of ambiguous type ids; the names were checked when they were read.

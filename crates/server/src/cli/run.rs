@@ -145,6 +145,7 @@ fn stats(engine: &Engine) -> String {
             .drafter_alarm
             .map(|why| format!("drafter alarm: {why}")),
     );
+    lines.extend(drafting::worker_lines(engine.info().draft.as_ref()));
     let numbers = counted.speculation.numbers();
     lines.extend(
         numbers
@@ -184,7 +185,7 @@ fn to_json(
             "proposed_tokens": usage.proposed_tokens,
             "accepted_tokens": usage.accepted_tokens,
             "verify_steps": usage.verify_steps,
-            "drafting": drafting::usage(&counted, usage.drafting),
+            "drafting": drafting::usage(info.draft.as_ref(), &counted, usage.drafting),
         },
         "drafter": drafting::props(info.draft.as_ref(), &counted),
         "timings": {

@@ -42,6 +42,11 @@ pub(crate) async fn completions(
             message,
         ));
     }
+    let draft = app.engine.info().draft.as_ref();
+    if let Some(why) = draft.and_then(|d| d.worker.as_ref()?.missing()) {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        return Err(ApiError::new(status, "no_draft_worker", why));
+    }
     let body = read_body(&headers, body, app.options.body_limit)?;
     let theirs = Arc::clone(&app);
     // Rendering and tokenizing a long conversation takes a while.

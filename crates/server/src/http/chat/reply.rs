@@ -125,7 +125,11 @@ impl Reply {
                 "seed": self.seed,
                 "stop_string": outcome.stop_string,
                 "malformed_tool_calls": outcome.malformed_calls,
-                "drafting": drafting::usage(&self.app.engine.stats(), usage.drafting),
+                "drafting": drafting::usage(
+                    self.app.engine.info().draft.as_ref(),
+                    &self.app.engine.stats(),
+                    usage.drafting,
+                ),
                 "verify_steps": usage.verify_steps,
                 "queued_ms": usage.queued.as_secs_f64() * 1e3,
                 "prefill_ms": usage.prefill.as_secs_f64() * 1e3,

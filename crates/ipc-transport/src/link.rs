@@ -1,0 +1,283 @@
+//! Whole messages: a frame, and its payload by the transport that both sides agreed on.
+//!
+//! One implementation for both sides. A payload is an ordered list of parts that are copied once, into the
+//! region or into the stream. Must not know: what an entry means, processes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine_core::mutant::mutant;
+
+use crate::channel;
+use crate::error::LinkError;
+use crate::frame::{self, BODY_MAX, HEADER, Header};
+use crate::probe::{Point, Probe};
+use crate::region::Region;
+
+/// How payload travels.
+#[derive(Debug)]
+pub enum Payload {
+    /// Through memory both sides map.
+    Region(Arc<Region>),
+    /// Through a socket.
+    Stream(OwnedFd),
+}
+
+/// Which side this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Sends requests.
+    Parent,
+    /// Sends replies.
+    Worker,
+}
+
+/// Bytes that are also aligned f32, kept at their largest size.
+#[derive(Debug, Default)]
+pub struct Words {
+    words: Vec<f32>,
+    bytes: usize,
+}
+
+impl Words {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        self.bytes = bytes;
+        let n = bytes.div_ceil(4);
+        if self.words.len() < n {
+            self.words.resize(n, 0.0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.bytes]
+    }
+
+    /// The whole values.
+    #[must_use]
+    pub fn floats(&self) -> &[f32] {
+        &self.words[..self.bytes / 4]
+    }
+}
+
+/// A received frame. Its payload lies in the buffer given to [`Link::receive`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The header.
+    pub header: Header,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct Link {
+    control: OwnedFd,
+    /// `None` until the handshake has chosen.
+    payload: Option<Payload>,
+    side: Side,
+    /// Most bytes of a payload.
+    capacity: usize,
+    probe: Probe,
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Link {
+    /// A link over a datagram socket, without payload yet.
+    #[must_use]
+    pub fn new(control: OwnedFd, side: Side, probe: Probe) -> Self {
+        Self {
+            control,
+            payload: None,
+            side,
+            capacity: 0,
+            probe,
+            out: Vec::new(),
+            // One byte more than the longest frame, so that a longer one is seen to be longer.
+            buffer: vec![0; HEADER + BODY_MAX + 1],
+        }
+    }
+
+    /// Sets how payload travels, up to `capacity` bytes.
+    pub fn attach(&mut self, payload: Payload, capacity: usize) {
+        self.payload = Some(payload);
+        self.capacity = capacity;
+    }
+
+    /// Most bytes of a payload.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Sends a frame whose payload is `parts`, one after the other; the header's payload size is set here.
+    ///
+    /// # Errors
+    /// Any [`LinkError`].
+    pub fn send(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        parts: &[&[u8]],
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
+        let header = self.sized(header, parts)?;
+        self.publish(&header, parts)?;
+        self.send_frame(&header, body, &[], deadline)?;
+        let Some(Payload::Stream(stream)) = &self.payload else {
+            return Ok(());
+        };
+        for part in parts.iter().filter(|p| !p.is_empty()) {
+            self.probe
+                .at(Point::CopyOut)
+                .map_err(LinkError::io("copy out"))?;
+            channel::write_all(stream, part, deadline)?;
+        }
+        Ok(())
+    }
+
+    fn sized(&self, header: Header, parts: &[&[u8]]) -> Result<Header, LinkError> {
+        let bytes = parts.iter().try_fold(0usize, |n, p| n.checked_add(p.len()));
+        match bytes {
+            Some(n) if n <= self.capacity => Ok(Header {
+                payload: n as u64,
+                ..header
+            }),
+            _ => {
+                let expected = format!("at most {} bytes", self.capacity);
+                Err(LinkError::corrupt(
+                    "payload",
+                    expected,
+                    format!("{bytes:?}"),
+                ))
+            }
+        }
+    }
+
+    /// Puts payload into the region and hands it over.
+    fn publish(&self, header: &Header, parts: &[&[u8]]) -> Result<(), LinkError> {
+        let Some(Payload::Region(region)) = &self.payload else {
+            return Ok(());
+        };
+        let mut at = 0;
+        for part in parts.iter().filter(|p| !p.is_empty()) {
+            self.probe
+                .at(Point::CopyOut)
+                .map_err(LinkError::io("copy out"))?;
+            region.write(at, part)?;
+            at += part.len();
+        }
+        let turn = match self.side {
+            Side::Parent => region.request(),
+            Side::Worker => region.reply(),
+        };
+        turn.publish(header.number, header.payload);
+        Ok(())
+    }
+
+    /// Sends a frame without payload, with descriptors.
+    ///
+    /// # Errors
+    /// Any [`LinkError`].
+    pub fn send_frame(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
+        self.out.clear();
+        frame::encode(header, body, &mut self.out)?;
+        self.probe.at(Point::Send).map_err(LinkError::io("send"))?;
+        channel::send(self.control.as_fd(), &self.out, fds, deadline)
+    }
+
+    /// Receives a frame and its descriptors, without payload.
+    ///
+    /// # Errors
+    /// Any [`LinkError`].
+    pub fn receive_frame(
+        &mut self,
+        deadline: Option<Instant>,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<(Message, Vec<OwnedFd>), LinkError> {
+        let (n, fds) = channel::receive(self.control.as_fd(), &mut self.buffer, deadline, watch)?;
+        self.probe
+            .at(Point::Receive)
+            .map_err(LinkError::io("receive"))?;
+        let (header, body) = frame::decode(&self.buffer[..n])?;
+        let body = body.to_vec();
+        Ok((Message { header, body }, fds))
+    }
+
+    /// Receives a frame, then its payload into `words`.
+    ///
+    /// # Errors
+    /// Any [`LinkError`]; `Corrupt` for a payload larger than fits, of which nothing is read.
+    pub fn receive(
+        &mut self,
+        words: &mut Words,
+        deadline: Option<Instant>,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<Message, LinkError> {
+        let (message, _) = self.receive_frame(deadline, watch)?;
+        self.take(&message.header, words, deadline, watch)?;
+        Ok(message)
+    }
+
+    /// Takes the payload of a frame that was received.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn take(
+        &self,
+        header: &Header,
+        words: &mut Words,
+        deadline: Option<Instant>,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
+        let bytes = usize::try_from(header.payload)
+            .ok()
+            .filter(|n| *n <= self.capacity);
+        let Some(bytes) = bytes else {
+            let expected = format!("at most {} bytes", self.capacity);
+            return Err(LinkError::corrupt("payload", expected, header.payload));
+        };
+        let to = words.room(bytes);
+        if let Some(Payload::Region(region)) = &self.payload {
+            let turn = match self.side {
+                Side::Parent => region.reply(),
+                Side::Worker => region.request(),
+            };
+            turn.consume(header.number, header.payload)?;
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.probe
+            .at(Point::CopyIn)
+            .map_err(LinkError::io("copy in"))?;
+        match &self.payload {
+            Some(Payload::Region(region)) => region.read(0, to),
+            Some(Payload::Stream(stream)) if !mutant(346) => {
+                channel::read_exact(stream, to, deadline, watch)
+            }
+            Some(Payload::Stream(_)) => Ok(()),
+            None => Err(LinkError::corrupt(
+                "payload",
+                "none in the handshake",
+                bytes,
+            )),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Requests of a parent, one after the other. A request is checked whole before any of it is done.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use engine_core::mutant::mutant;
+use engine_core::seams::{Ask, Backbone, DraftRows};
+use engine_core::{Epoch, Fault, SeqId};
+
+use super::{End, Loaded, soon};
+use crate::error::LinkError;
+use crate::frame::{Entry, Header, Kind, Op, Status};
+use crate::handshake::{Dims, refusal};
+use crate::link::{Link, Words};
+
+/// A refused request.
+struct Refusal {
+    status: Status,
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: Status, text: impl ToString) -> Self {
+        Self {
+            status,
+            text: text.to_string(),
+        }
+    }
+}
+
+impl From<LinkError> for Refusal {
+    fn from(error: LinkError) -> Self {
+        Self::new(Status::BadRequest, error)
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        let status = match &fault {
+            Fault::WrongPosition { .. } => Status::WrongPosition,
+            Fault::NoSuchSequence(_) => Status::NoSuchSequence,
+            Fault::Exhausted { .. } => Status::Exhausted,
+            Fault::ContextFull { .. } => Status::ContextFull,
+            Fault::BadState { .. } | Fault::Io(_) => Status::BadState,
+            Fault::Lost { .. } => Status::Lost,
+            _ => Status::Failed,
+        };
+        Self::new(status, fault)
+    }
+}
+
+/// What a request brought.
+#[derive(Default)]
+struct Reply {
+    body: Vec<u8>,
+    rows: DraftRows,
+    saved: Vec<u8>,
+}
+
+struct Worker {
+    backbone: Box<dyn Backbone>,
+    dims: Dims,
+    /// The newest use of each sequence.
+    epochs: HashMap<u32, u32>,
+}
+
+/// Serves until told to end.
+pub(super) fn serve(link: &mut Link, loaded: Loaded) -> Result<End, LinkError> {
+    let mut worker = Worker {
+        backbone: loaded.backbone,
+        dims: loaded.dims,
+        epochs: HashMap::new(),
+    };
+    let mut words = Words::default();
+    loop {
+        let (message, _) = match link.receive_frame(None, None) {
+            Err(LinkError::Closed) => return Ok(End::ParentGone),
+            other => other?,
+        };
+        let header = message.header;
+        if header.payload > link.capacity() as u64 {
+            // What follows on a stream cannot be told from the next payload: this is the end.
+            let error = LinkError::corrupt("payload", link.capacity(), header.payload);
+            let text = refusal(&error.to_string());
+            link.send(header.answer(Status::TooLarge, 0), &text, &[], soon())?;
+            return Err(error);
+        }
+        // The payload is taken whatever the body says, so that the next request meets its own.
+        link.take(&header, &mut words, soon(), None)?;
+        if header.op == Op::Quit {
+            return Ok(End::Quit);
+        }
+        let begun = Instant::now();
+        let done = worker.perform(&header, &message.body, &words);
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        answer(link, &header, done, nanos)?;
+    }
+}
+
+fn answer(
+    link: &mut Link,
+    header: &Header,
+    done: Result<Reply, Refusal>,
+    nanos: u64,
+) -> Result<(), LinkError> {
+    match done {
+        Ok(Reply { body, rows, saved }) => {
+            let header = Header {
+                nanos,
+                ..header.answer(Status::Ok, 0)
+            };
+            let (normed, pre_norm) = match mutant(350) {
+                true => (&rows.pre_norm, &rows.normed),
+                false => (&rows.normed, &rows.pre_norm),
+            };
+            let parts = [
+                bytemuck::cast_slice(normed.as_slice()),
+                bytemuck::cast_slice(pre_norm.as_slice()),
+                saved.as_slice(),
+            ];
+            link.send(header, &body, &parts, soon())
+        }
+        Err(Refusal { status, text }) => {
+            link.send(header.answer(status, 0), &refusal(&text), &[], soon())
+        }
+    }
+}
+
+impl Worker {
+    fn perform(&mut self, header: &Header, body: &[u8], words: &Words) -> Result<Reply, Refusal> {
+        match header.op {
+            Op::Step => self.step(&Entry::list(body)?, words),
+            Op::Save => {
+                let entry = self.whole(body)?;
+                self.is_current(&entry)?;
+                let mut saved = Vec::new();
+                self.backbone.save(SeqId(entry.seq), &mut saved)?;
+                Ok(Reply {
+                    saved,
+                    ..Reply::default()
+                })
+            }
+            Op::Load => {
+                let entry = self.whole(body)?;
+                self.is_new(&entry)?;
+                self.backbone.load(SeqId(entry.seq), &mut words.bytes())?;
+                Ok(Reply::default())
+            }
+            Op::Ping | Op::Quit => Ok(Reply::default()),
+            Op::Hello | Op::Configure | Op::Ready | Op::Failed => {
+                let text = format!("{:?} after the handshake", header.op);
+                Err(Refusal::new(Status::BadRequest, text))
+            }
+        }
+    }
+
+    fn whole(&self, body: &[u8]) -> Result<Entry, Refusal> {
+        match Entry::list(body)?.as_slice() {
+            [entry] if entry.kind == Kind::Whole => Ok(*entry),
+            other => {
+                let text = format!("expected one entry of kind Whole, got {other:?}");
+                Err(Refusal::new(Status::BadRequest, text))
+            }
+        }
+    }
+
+    /// An entry that begins another use of a sequence must be newer than the last.
+    fn is_new(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        let known = self.epochs.get(&entry.seq).copied();
+        if let Some(known) = known.filter(|known| *known >= entry.epoch && !mutant(349)) {
+            return Err(stale(entry, &format!("above {known}")));
+        }
+        self.epochs.insert(entry.seq, entry.epoch);
+        Ok(())
+    }
+
+    /// An entry that goes on must be of the use that is known.
+    fn is_current(&self, entry: &Entry) -> Result<(), Refusal> {
+        match self.epochs.get(&entry.seq) {
+            Some(known) if *known == entry.epoch || mutant(349) => Ok(()),
+            Some(known) => Err(stale(entry, &known.to_string())),
+            None => Err(stale(entry, "a sequence that was begun")),
+        }
+    }
+
+    /// Rows of features and blocks that the entries announce, compared with the payload.
+    fn sizes(&self, entries: &[Entry], values: usize) -> Result<(), Refusal> {
+        let (mut total, mut asking) = (0usize, false);
+        for entry in entries {
+            let in_order = match entry.kind {
+                Kind::Ask => true,
+                Kind::Observe | Kind::Truncate | Kind::Close => !asking,
+                Kind::Answer | Kind::Whole => false,
+            };
+            if !in_order {
+                let text = format!("an entry of kind {:?} at the wrong place", entry.kind);
+                return Err(Refusal::new(Status::BadRequest, text));
+            }
+            asking |= entry.kind == Kind::Ask;
+            let more = match entry.kind {
+                Kind::Observe => (entry.rows as usize).checked_mul(self.dims.feature_width()),
+                Kind::Ask => Some(self.dims.block_width()),
+                _ => Some(0),
+            };
+            total = more
+                .and_then(|n| total.checked_add(n))
+                .unwrap_or(usize::MAX);
+        }
+        if total == values {
+            return Ok(());
+        }
+        let text = format!("the entries say {total} values of payload, there are {values}");
+        Err(Refusal::new(Status::BadRequest, text))
+    }
+
+    fn step(&mut self, entries: &[Entry], words: &Words) -> Result<Reply, Refusal> {
+        let values = words.floats();
+        if !words.bytes().len().is_multiple_of(4) {
+            let text = format!("{} bytes are no values of 4", words.bytes().len());
+            return Err(Refusal::new(Status::BadRequest, text));
+        }
+        self.sizes(entries, values.len())?;
+        let mut at = 0;
+        let mut asks = Vec::new();
+        for entry in entries {
+            let seq = SeqId(entry.seq);
+            match entry.kind {
+                Kind::Close => {
+                    self.is_new(entry)?;
+                    self.backbone.close(seq);
+                }
+                Kind::Truncate => {
+                    self.is_new(entry)?;
+                    self.backbone.truncate(seq, entry.pos);
+                }
+                Kind::Observe => {
+                    self.is_current(entry)?;
+                    let n = entry.rows as usize * self.dims.feature_width();
+                    self.backbone.observe(seq, entry.pos, &values[at..at + n])?;
+                    at += n;
+                }
+                _ => {
+                    self.is_current(entry)?;
+                    asks.push(*entry);
+                }
+            }
+        }
+        self.draft(&asks, &values[at..])
+    }
+
+    fn draft(&mut self, asked: &[Entry], block: &[f32]) -> Result<Reply, Refusal> {
+        if asked.is_empty() {
+            return Ok(Reply::default());
+        }
+        let ask = |entry: &Entry| Ask {
+            seq: SeqId(entry.seq),
+            epoch: Epoch(entry.tag),
+            pos: entry.pos,
+            // The worker knows no token: the block holds its embedding.
+            seed: 0,
+            depth: entry.rows,
+        };
+        let asks: Vec<Ask> = asked.iter().map(ask).collect();
+        let ticket = self.backbone.submit(&asks, block)?;
+        let rows = self.backbone.poll(ticket, None)?;
+        let n: usize = rows.rows.iter().sum();
+        let wide = n * self.dims.n_embd as usize;
+        if rows.rows.len() != asks.len() || rows.normed.len() != wide || rows.pre_norm.len() != wide
+        {
+            let text = format!("the backbone gave {:?} rows of other sizes", rows.rows);
+            return Err(Refusal::new(Status::Lost, text));
+        }
+        let mut body = Vec::with_capacity(asked.len() * crate::frame::ENTRY);
+        for (entry, rows) in asked.iter().zip(&rows.rows) {
+            let answer = Entry {
+                kind: Kind::Answer,
+                rows: *rows as u32,
+                ..*entry
+            };
+            answer.put(&mut body);
+        }
+        Ok(Reply {
+            body,
+            rows,
+            saved: Vec::new(),
+        })
+    }
+}
+
+fn stale(entry: &Entry, expected: &str) -> Refusal {
+    let Entry { seq, epoch, .. } = entry;
+    let text = format!("epoch of sequence {seq}: expected {expected}, got {epoch}");
+    Refusal::new(Status::WrongEpoch, text)
+}
