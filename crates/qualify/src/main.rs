@@ -274,6 +274,10 @@ fn run_comparison(
         root: root.clone(),
         program,
         limit: Duration::from_secs(600),
+        sys: PathBuf::from("/sys"),
+        scratch: out
+            .canonicalize()
+            .map_err(|e| format!("{}: {e}", out.display()))?,
     };
     let here = profile.artefacts.iter().all(|a| !a.path.is_empty());
     let runs = here && comparison.a.absent.is_none() && comparison.b.absent.is_none();
@@ -281,7 +285,11 @@ fn run_comparison(
         settle(comparison);
     }
     let gate = runs && comparison.quality.is_some();
-    let quality = gate.then(|| quality::measure(&process, profile, comparison));
+    let score = || {
+        let mut binary = quality::Binary::new(&process);
+        quality::measure(&mut binary, &root, profile, comparison)
+    };
+    let quality = gate.then(score);
     let quality = quality.transpose().unwrap_or_else(|why| {
         note(&format!("QualityGateMissing: {why}"));
         None

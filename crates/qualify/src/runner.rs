@@ -9,51 +9,14 @@ use serde_json::Value;
 
 use crate::command::{PROMPT, argv};
 use crate::hash;
-use crate::machine;
-use crate::order::Side;
 use crate::profile::{ArmSpec, Context, Profile, frozen_prompt};
-use crate::report::{Kind, Run};
+use crate::run::{Run, blank};
+use crate::{heat, machine};
 
 /// Whoever can run an arm once.
 pub trait Runner {
     /// One run. What goes wrong is in it: a run is never lost.
     fn run(&mut self, profile: &Profile, context: &Context, arm: &ArmSpec) -> Run;
-}
-
-/// A run that has not happened.
-#[must_use]
-pub fn blank(argv: Vec<String>, env: Vec<(String, String)>) -> Run {
-    Run {
-        arm: Side::A,
-        side: Side::A,
-        kind: Kind::Cold,
-        seq: 0,
-        ok: false,
-        error: String::new(),
-        argv,
-        env,
-        switches: Vec::new(),
-        exe_blake3: String::new(),
-        campaign: String::new(),
-        model_fingerprint: String::new(),
-        class: String::new(),
-        prompt_tokens: 0,
-        prompt_blake3: String::new(),
-        completion_tokens: 0,
-        ids_blake3: String::new(),
-        text_blake3: String::new(),
-        prefill_us: 0,
-        decode_us: 0,
-        wall_us: 0,
-        passes: 0,
-        proposed: 0,
-        accepted: 0,
-        spec_engaged: false,
-        cached_tokens: 0,
-        fallbacks: Vec::new(),
-        clocks_mhz: None,
-        load_centi: 0,
-    }
 }
 
 /// The binary.
@@ -65,6 +28,10 @@ pub struct Process {
     pub program: PathBuf,
     /// A run that takes longer is ended and counted as failed.
     pub limit: Duration,
+    /// Where the system says how hot it is, `/sys`.
+    pub sys: PathBuf,
+    /// A folder for files that are needed for a while.
+    pub scratch: PathBuf,
 }
 
 impl Runner for Process {
@@ -74,10 +41,12 @@ impl Runner for Process {
         run.exe_blake3 = hash::file(&self.program).unwrap_or_default();
         run.load_centi = machine::load_centi();
         let before = machine::clock_mhz();
+        let cool = heat::read(&self.sys);
         let start = Instant::now();
         let answer = self.answer(&run, context);
         run.wall_us = micros(start.elapsed().as_secs_f64());
         run.clocks_mhz = before.zip(machine::clock_mhz());
+        (run.throttled, run.heat) = heat::between(&cool, &heat::read(&self.sys));
         match answer.and_then(|text| take(&mut run, &text)) {
             Ok(()) => run.ok = true,
             Err(why) => run.error = why,
@@ -156,6 +125,21 @@ fn take(run: &mut Run, text: &str) -> Result<(), String> {
             .ok_or_else(|| format!("{path} is no text"))?;
         Ok::<String, String>(text.to_owned())
     };
+    // A count that the engine does not keep is null; one that is not even named is a failed run.
+    let counted = |path: &str| match answer.pointer(path) {
+        Some(Value::Null) => Ok(None),
+        _ => number(path).map(Some),
+    };
+    let counts = |path: &str| {
+        let map = at(path)?
+            .as_object()
+            .ok_or_else(|| format!("{path} is no list of counts"))?;
+        let count = |(name, n): (&String, &Value)| Some((name.clone(), n.as_u64()?));
+        let all: Option<Vec<(String, u64)>> = map.iter().map(count).collect();
+        let mut all = all.ok_or_else(|| format!("{path} holds no counts"))?;
+        all.sort();
+        Ok::<_, String>(all)
+    };
     let ids = |path: &str| {
         let list = at(path)?
             .as_array()
@@ -177,6 +161,11 @@ fn take(run: &mut Run, text: &str) -> Result<(), String> {
     run.proposed = number("/usage/proposed_tokens")?;
     run.accepted = number("/usage/accepted_tokens")?;
     run.passes = number("/counters/passes")?;
+    run.pass_tokens = number("/counters/pass_tokens")?;
+    run.weight_bytes = counted("/counters/weight_bytes")?;
+    run.launches = counted("/counters/launches")?;
+    run.stalls = counted("/counters/stalls")?;
+    run.tensors = counts("/model/tensors")?;
     run.spec_engaged = run.proposed > 0;
     run.prefill_us = seconds("/timings/prefill_s")?;
     run.decode_us = seconds("/timings/decode_s")?;
@@ -185,6 +174,9 @@ fn take(run: &mut Run, text: &str) -> Result<(), String> {
         .and_then(Value::as_str)
     {
         run.fallbacks.push(format!("the drafter was lost: {lost}"));
+    }
+    for (name, times) in counts("/counters/fallbacks")? {
+        run.fallbacks.push(format!("{name}: {times}"));
     }
     let failed = number("/counters/failed")?;
     if failed > 0 {
@@ -204,10 +196,11 @@ mod tests {
     fn answer() -> Value {
         serde_json::json!({
             "text": "x", "prompt_ids": [1, 2], "ids": [3], "class": "equal",
-            "model": {"fingerprint": "ab"},
+            "model": {"fingerprint": "ab", "tensors": {"F32": 3, "F16": 2}},
             "usage": {"prompt_tokens": 2, "completion_tokens": 1, "cached_tokens": 0,
                       "proposed_tokens": 4, "accepted_tokens": 1},
-            "counters": {"passes": 2, "failed": 0, "drafter_lost": null},
+            "counters": {"passes": 2, "pass_tokens": 3, "failed": 0, "drafter_lost": null,
+                         "weight_bytes": 1000, "launches": 20, "stalls": 0, "fallbacks": {}},
             "timings": {"prefill_s": 0.5, "decode_s": 0.25},
             "switches": [{"name": "cpu.isa", "value": "avx2"}],
         })
@@ -223,9 +216,15 @@ mod tests {
         );
         assert!(run.spec_engaged && run.fallbacks.is_empty());
         assert_eq!(run.switches, [("cpu.isa".to_owned(), "avx2".to_owned())]);
+        let counted = (run.weight_bytes, run.launches, run.stalls);
+        assert_eq!(counted, (Some(1000), Some(20), Some(0)));
+        let tensors = [("F16".to_owned(), 2), ("F32".to_owned(), 3)];
+        assert_eq!(run.tensors, tensors);
         for path in [
             "/ids",
             "/counters/passes",
+            "/counters/fallbacks",
+            "/model/tensors",
             "/class",
             "/timings/decode_s",
             "/switches",
@@ -235,6 +234,31 @@ mod tests {
             let error = take(&mut blank(vec![], vec![]), &less.to_string()).unwrap_err();
             assert!(error.contains(path), "{error}");
         }
+    }
+
+    /// A count that is null is not known; one that the answer does not have at all is a failed run.
+    #[test]
+    fn c_29_a_count_that_is_missing_is_not_zero() {
+        for path in ["weight_bytes", "launches", "stalls"] {
+            let mut less = answer();
+            less["counters"][path] = Value::Null;
+            let mut run = blank(vec![], vec![]);
+            take(&mut run, &less.to_string()).unwrap();
+            let unknown = [run.weight_bytes, run.launches, run.stalls];
+            assert_eq!(unknown.iter().filter(|n| n.is_none()).count(), 1, "{path}");
+            less["counters"].as_object_mut().unwrap().remove(path);
+            let error = take(&mut blank(vec![], vec![]), &less.to_string()).unwrap_err();
+            assert!(error.contains(path), "{error}");
+        }
+    }
+
+    #[test]
+    fn c_29_fallbacks_of_the_engine_are_taken_by_name() {
+        let mut fell = answer();
+        fell["counters"]["fallbacks"] = serde_json::json!({"target": 3, "pass_faults": 1});
+        let mut run = blank(vec![], vec![]);
+        take(&mut run, &fell.to_string()).unwrap();
+        assert_eq!(run.fallbacks, ["pass_faults: 1", "target: 3"]);
     }
 
     #[test]
