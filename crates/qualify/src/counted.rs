@@ -249,8 +249,11 @@ mod tests {
             bytes: 1,
             tensor_histogram,
         };
-        assert_eq!(pinned(&[artefact.clone()], &[file(expected)]), []);
-        let found = pinned(&[artefact.clone()], &[file(got)]);
+        assert_eq!(
+            pinned(std::slice::from_ref(&artefact), &[file(expected)]),
+            []
+        );
+        let found = pinned(std::slice::from_ref(&artefact), &[file(got)]);
         assert_eq!(found.len(), 3);
         assert_eq!(
             found[2].to_string(),

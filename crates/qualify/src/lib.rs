@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod campaign;
 pub mod canonical;
 pub mod claims;

@@ -419,9 +419,8 @@ fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
     assert_eq!(names().count(), 7);
 }
 
-/// The quality gate: bounds, rows and the exact replay.
-#[test]
-fn c_32_class_near_needs_its_quality_gate() {
+/// A report of class near whose arms differ in their output, with a record that holds its bounds just so.
+fn near() -> (Report, QualityRecord) {
     let mut report = good();
     let comparison = report.profile.comparison.as_mut().unwrap();
     comparison.class = qualify::profile::Class::Near;
@@ -446,7 +445,7 @@ fn c_32_class_near_needs_its_quality_gate() {
         fingerprint: qualify::hash::text("model"),
         switches: Vec::new(),
     };
-    let fine = QualityRecord {
+    let record = QualityRecord {
         text_blake3: bound.text_blake3.clone(),
         reference: scored(&comparison.a, true),
         model: scored(&comparison.b, false),
@@ -456,59 +455,47 @@ fn c_32_class_near_needs_its_quality_gate() {
         top1_ppm: 900_000,
         replay_kl_micronats: 0,
     };
-    let outcome = |quality: Option<QualityRecord>| {
-        let mut report = report.clone();
-        report.quality = quality;
-        let cell = report.cells[0].clone();
-        match decide(Evidence {
-            report: &report,
-            cell: &cell,
-        }) {
-            Ok(claim) => {
-                assert!(!claim.get().identical_output);
-                assert!(render::headline(&report, &claim).contains("quality-gated"));
-                None
-            }
-            Err(reasons) => Some(reasons.all().map(|d| d.code).collect::<Vec<_>>()),
+    (report, record)
+}
+
+/// Why the first cell is refused with this record; `None`: it is not.
+fn refusal(report: &Report, quality: Option<QualityRecord>) -> Option<Vec<Code>> {
+    let mut report = report.clone();
+    report.quality = quality;
+    let cell = report.cells[0].clone();
+    match decide(Evidence {
+        report: &report,
+        cell: &cell,
+    }) {
+        Ok(claim) => {
+            assert!(!claim.get().identical_output);
+            assert!(render::headline(&report, &claim).contains("quality-gated"));
+            None
         }
-    };
-    assert_eq!(outcome(Some(fine.clone())), None);
+        Err(reasons) => Some(reasons.all().map(|d| d.code).collect()),
+    }
+}
+
+/// The quality gate: bounds, rows and the exact replay, of these arms and no others.
+#[test]
+fn c_32_class_near_needs_its_quality_gate() {
+    let (report, fine) = near();
+    assert_eq!(refusal(&report, Some(fine.clone())), None);
     let gate = Some(vec![Code::QualityGateMissing]);
-    assert_eq!(outcome(None), gate);
-    for worse in [
-        QualityRecord {
-            rows: 1023,
-            ..fine.clone()
-        },
-        QualityRecord {
-            kl_micronats: 6001,
-            ..fine.clone()
-        },
-        QualityRecord {
-            top1_ppm: 899_999,
-            ..fine.clone()
-        },
-        QualityRecord {
-            replay_kl_micronats: 1,
-            ..fine.clone()
-        },
+    assert_eq!(refusal(&report, None), gate);
+    let spoils: [fn(&mut QualityRecord); 6] = [
+        |r| r.rows = 1023,
+        |r| r.kl_micronats = 6001,
+        |r| r.top1_ppm = 899_999,
+        |r| r.replay_kl_micronats = 1,
         // Scored on another file, or under another switch, than the runs'.
-        QualityRecord {
-            model: Scored {
-                fingerprint: qualify::hash::text("other"),
-                ..fine.model.clone()
-            },
-            ..fine.clone()
-        },
-        QualityRecord {
-            replay: Scored {
-                switches: vec![("cpu.isa".to_owned(), "baseline".to_owned())],
-                ..fine.replay.clone()
-            },
-            ..fine
-        },
-    ] {
-        assert_eq!(outcome(Some(worse)), gate);
+        |r| r.model.fingerprint = qualify::hash::text("other"),
+        |r| r.replay.switches = vec![("cpu.isa".to_owned(), "baseline".to_owned())],
+    ];
+    for spoil in spoils {
+        let mut worse = fine.clone();
+        spoil(&mut worse);
+        assert_eq!(refusal(&report, Some(worse.clone())), gate, "{worse:?}");
     }
 }
 
