@@ -5,6 +5,25 @@
 //! fingerprint of the model; rows `[rows, vocabulary]` f32; blake3 of everything before. Rows are kept as
 //! they are, so that a divergence from the file is the divergence from the model, to the last bit.
 //!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use engine_core::Target;
+//! use model_tools::ToolError;
+//! use model_tools::eval::{Divergence, Window};
+//! use model_tools::recorded::{self, Recorded};
+//!
+//! fn by_file(
+//!     reference: &mut dyn Target,
+//!     model: &mut dyn Target,
+//!     windows: &[Window<'_>],
+//! ) -> Result<Divergence, ToolError> {
+//!     let file = Path::new("reference.rows");
+//!     recorded::record(reference, windows, file, &mut ())?;
+//!     recorded::compare(Recorded::open(file)?, model, windows, &mut ())
+//! }
+//! ```
+//!
 //! Must not know: tokenizers, how a target is made.
 
 use std::fs::File;

@@ -72,6 +72,41 @@ fn c_40_without_a_gpu_the_tool_plans_and_refuses_with_its_code() {
     assert!(said(&verified.stdout).ends_with("verified, unqualified\n"));
 }
 
+/// C-28: variables that could have been meant for this engine or the one it replaces are recorded by name, and
+/// disqualify; others do not.
+#[test]
+fn c_28_the_callers_variables_are_recorded_and_disqualify() {
+    let out = tempfile::tempdir().unwrap();
+    let own = env!("CARGO_BIN_EXE_qualify");
+    let mut command = tool(&["run", "--profile", "h200", "--binary", own, "--out"]);
+    let names = ["FPX_A", "DFLASH_B", "LUCE_C", "GGML_D", "FOURSPARK_E"];
+    let output = command
+        .arg(out.path())
+        .envs(names.map(|n| (n, "1")))
+        .env("EDITOR", "ed")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let text = said(&output.stdout);
+    assert!(
+        text.contains("UNQUALIFIED(") && text.contains("EnvNotClean"),
+        "{text}"
+    );
+    let path = text.lines().last().unwrap();
+    let report = std::fs::read_to_string(path).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let mut recorded: Vec<&str> = report["caller_env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| pair[0].as_str().unwrap())
+        .collect();
+    recorded.sort_unstable();
+    let mut expected = names.to_vec();
+    expected.sort_unstable();
+    assert_eq!(recorded, expected);
+}
+
 #[test]
 fn what_is_not_understood_is_refused() {
     for args in [
