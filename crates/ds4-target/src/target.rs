@@ -320,6 +320,16 @@ impl Target for CpuTarget {
         &self.info
     }
 
+    fn counters(&self) -> Option<engine_core::seams::Counters> {
+        Some(engine_core::seams::Counters {
+            weight_bytes: self.weight_bytes_read(),
+            launches: self.counters.products.load(Ordering::Relaxed),
+            // Vector instructions are chosen at the start, and refused there: no pass chooses anew.
+            fallbacks: 0,
+            stalls: self.pool.stalls(),
+        })
+    }
+
     fn open(&mut self) -> Result<SeqId, Fault> {
         let slot = self.free_slot()?;
         let mut state = self.fresh();

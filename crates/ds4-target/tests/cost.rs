@@ -76,3 +76,31 @@ fn each_weight_is_read_once_a_pass_whatever_the_rows() {
     // Two hundred tokens visit all of them: each is read once.
     assert_eq!(read_by(&mut t, &tokens), dense + layers * 8 * expert);
 }
+
+/// C-29: the same passes count the same, however many threads there are and however often they run.
+#[test]
+fn c_29_counters_are_those_of_the_passes() {
+    let fixture = Fixture::new(Kind::T0i, 7).unwrap();
+    let tokens = fixture.tokens(9, 1);
+    let source = source(fixture.model);
+    let counted = |threads: usize, times: u64| {
+        let options = Options {
+            n_ctx: 64,
+            threads,
+            ..Options::default()
+        };
+        let mut t = target(&source, options);
+        for _ in 0..times {
+            let _ = read_by(&mut t, &tokens);
+        }
+        t.counters().unwrap()
+    };
+    let one = counted(1, 1);
+    assert!(one.weight_bytes > 0 && one.launches > 0);
+    assert_eq!((one.fallbacks, one.stalls), (0, 0));
+    for (threads, times) in [(1, 3), (2, 1), (3, 2)] {
+        let many = counted(threads, times);
+        let expected = (times * one.weight_bytes, times * one.launches);
+        assert_eq!((many.weight_bytes, many.launches), expected, "{threads}");
+    }
+}

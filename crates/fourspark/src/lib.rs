@@ -80,6 +80,7 @@ pub use scheduler::{
 };
 pub use shipped::shipped_model;
 
+pub use engine_core::seams::Counters;
 pub use engine_core::{NumericClass, Penalties, SamplePlan, TokenId};
 pub use text::prompt::{Assistant, Block, Effort, Part, ToolCall, ToolResult};
 pub use text::{Generation, Message, Thinking, ToolDef};

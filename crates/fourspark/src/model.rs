@@ -26,6 +26,8 @@ pub struct EngineOptions {
     pub sequences: usize,
     /// Threads; `None`: as many as the machine offers.
     pub threads: Option<usize>,
+    /// Most tokens of a prompt in one pass, at least the widest verify (8); `None`: 512.
+    pub chunk: Option<usize>,
     /// The model's own roundings of cached rows, as it was released; off only for comparisons with
     /// programs that lack them.
     pub kv_sim: bool,
@@ -47,6 +49,7 @@ impl Default for EngineOptions {
             ctx: None,
             sequences: 4,
             threads: None,
+            chunk: None,
             kv_sim: true,
             dialects: Dialects::default(),
             device: DeviceOptions::default(),
@@ -86,6 +89,7 @@ impl EngineOptions {
             n_ctx: self.ctx.unwrap_or(usual),
             n_seq_max: self.sequences,
             kv_sim: self.kv_sim,
+            span_max: self.chunk.unwrap_or(defaults.span_max),
             threads: self.threads.unwrap_or(defaults.threads),
             ..defaults
         }

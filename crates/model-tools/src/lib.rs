@@ -14,6 +14,7 @@ pub mod plan;
 mod progress;
 pub mod quantize;
 pub mod recipe;
+pub mod recorded;
 mod report;
 mod role;
 mod stream;

@@ -40,6 +40,8 @@ codes! {
     PathNotTaken,
     /// Something fell back.
     FallbackTaken,
+    /// A count that shows the path was not kept.
+    CounterMissing,
     /// A prompt came from a cache.
     CacheHit,
     /// Speculation was asked for and did not happen, or could not be known to.
@@ -66,6 +68,8 @@ codes! {
     ClockDrift,
     /// The machine was throttled.
     Thermal,
+    /// Whether the machine was throttled is not known.
+    ThermalUnrecorded,
     /// Clocks are not known.
     ClockUnrecorded,
     /// Something else ran.

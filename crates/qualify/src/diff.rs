@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use crate::code::{Code, Disqualifier};
+use crate::counted;
 use crate::render;
 use crate::report::Report;
 
@@ -50,6 +51,7 @@ pub fn mismatch(a: &Report, b: &Report) -> Vec<Disqualifier> {
         prompts(a) == prompts(b),
         "prompts differ".to_owned(),
     );
+    found.extend(counted::files(&a.artefacts, &b.artefacts));
     found
 }
 

@@ -5,7 +5,8 @@ use crate::command::argv;
 use crate::hash;
 use crate::profile::{ArmSpec, Context, Profile};
 use crate::report::{Build, FoundArtefact, Machine, Report, Run};
-use crate::runner::{Runner, blank};
+use crate::run::blank;
+use crate::runner::Runner;
 
 /// An engine whose arm B needs so many parts per million of arm A's time.
 #[derive(Clone, Debug)]
@@ -60,11 +61,26 @@ impl Runner for Fake {
         run.decode_us = self.jitter(n * 10_000 * time / 1_000_000);
         run.wall_us = run.prefill_us + run.decode_us;
         run.passes = n;
+        run.pass_tokens = 100 + n;
+        run.weight_bytes = Some(n * 1_000_000);
+        run.launches = Some(n * 100);
+        run.stalls = Some(0);
+        run.throttled = Some(0);
+        run.tensors = tensors(profile);
         run.spec_engaged = arm.speculates;
         run.proposed = if arm.speculates { n } else { 0 };
         run.accepted = run.proposed / 2;
         run
     }
+}
+
+/// Formats of the target's tensors: those that the profile pins, else made-up ones.
+fn tensors(profile: &Profile) -> Vec<(String, u64)> {
+    let target = profile.artefacts.iter().find(|a| a.role == "target");
+    if let Some(target) = target.filter(|a| !a.tensors.is_empty()) {
+        return target.tensors.clone();
+    }
+    vec![("F32".to_owned(), 40), ("ROCMFP4".to_owned(), 60)]
 }
 
 /// A clean campaign over a profile's own files.
@@ -74,7 +90,10 @@ pub fn setting(profile: &Profile) -> Setting {
         role: a.role.clone(),
         blake3: a.blake3.clone(),
         bytes: 1,
-        tensor_histogram: Vec::new(),
+        tensor_histogram: match a.role.as_str() {
+            "target" => tensors(profile),
+            _ => a.tensors.clone(),
+        },
     };
     Setting {
         machine: Machine {

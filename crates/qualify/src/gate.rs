@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::canonical::canonical;
 use crate::code::{Code, Disqualifier};
+use crate::counted;
 use crate::identity::{Outcome, Status};
 use crate::profile::{Label, Profile};
 use crate::report::{Build, FoundArtefact, Machine, Report};
@@ -78,6 +79,7 @@ impl GateReport {
                 _ => {}
             }
         }
+        found.extend(counted::pinned(&self.profile.artefacts, &self.artefacts));
         let rules = self.profile.identity.as_ref();
         if rules.is_none_or(|r| r.prompt_blake3 != self.prompt_blake3) {
             found.push(Disqualifier::new(

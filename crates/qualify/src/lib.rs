@@ -8,15 +8,18 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod campaign;
 pub mod canonical;
 pub mod claims;
 pub mod code;
 pub mod command;
+pub mod counted;
 pub mod diff;
 pub mod fake;
 pub mod gate;
 pub mod hash;
+pub mod heat;
 pub mod html;
 pub mod identity;
 pub mod machine;
@@ -25,6 +28,7 @@ pub mod profile;
 pub mod quality;
 pub mod render;
 pub mod report;
+pub mod run;
 pub mod runner;
 pub mod schema;
 pub mod selftest;

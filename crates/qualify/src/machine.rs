@@ -48,6 +48,13 @@ pub fn clock_mhz() -> Option<u64> {
     text.split('.').next()?.parse().ok()
 }
 
+/// What the system says of clocks above the base: two drivers, two words.
+fn boost() -> Option<String> {
+    let cpu = "/sys/devices/system/cpu";
+    let turbo = read(&format!("{cpu}/intel_pstate/no_turbo")).map(|v| format!("no_turbo {v}"));
+    turbo.or_else(|| read(&format!("{cpu}/cpufreq/boost")).map(|v| format!("boost {v}")))
+}
+
 /// The machine, before anything runs.
 #[must_use]
 pub fn machine() -> Machine {
@@ -64,6 +71,9 @@ pub fn machine() -> Machine {
             read("/proc/sys/kernel/osrelease").unwrap_or_default()
         ),
         governor: read(governor),
+        boost: boost(),
+        power_profile: read("/sys/firmware/acpi/platform_profile"),
+        microcode: field("/proc/cpuinfo", "microcode"),
         // The engine runs no pass on a GPU yet, so whatever is in the machine is of no use to it.
         gpu_arch: None,
         load_before_centi: load_centi(),

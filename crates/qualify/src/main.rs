@@ -3,13 +3,9 @@
 //! Exit codes: 0 passed or qualified, 1 failed, 2 refused or not understood, 3 unqualified.
 
 #![forbid(unsafe_code)]
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command-line tool speaks on its outputs"
-)]
 
 use std::fs;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -69,10 +65,32 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(Stop(code, why)) => {
-            eprintln!("{why}");
+            note(&why);
             ExitCode::from(code)
         }
     }
+}
+
+/// Writes to standard output. A reader that has gone (`plan | head -1`) ends nothing: reports are
+/// written and exit codes stand whether somebody reads or not.
+fn say(text: &str) -> Result<(), Stop> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Stop(1, format!("output: {e}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a line to standard error; a closed one is nobody's loss.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// A line of what `say` writes.
+macro_rules! line {
+    ($($part:tt)*) => {
+        say(&format!("{}\n", format_args!($($part)*)))
+    };
 }
 
 fn root() -> PathBuf {
@@ -97,46 +115,47 @@ fn plan(args: &[String]) -> Result<u8, Stop> {
     };
     for name in wanted {
         let profile = named(name)?;
-        println!("{name} [{:?}]: {}", profile.label, profile.question);
+        line!("{name} [{:?}]: {}", profile.label, profile.question)?;
         if profile.identity.is_some() {
             let arms = identity::full();
             let absent = |a: &&identity::Arm| matches!(a.way, identity::Way::Absent(_));
             let missing = arms.iter().filter(absent).count();
-            println!(
+            line!(
                 "  {} arms, {missing} of them absent; about a minute",
                 arms.len()
-            );
+            )?;
         }
         if let Some(c) = &profile.comparison {
-            plan_comparison(&profile, c);
+            plan_comparison(&profile, c)?;
         }
     }
     Ok(0)
 }
 
-fn plan_comparison(profile: &Profile, c: &Comparison) {
+fn plan_comparison(profile: &Profile, c: &Comparison) -> Result<(), Stop> {
     let runs = campaign::plan(c).len();
-    println!("  A = {}, B = {}: {}", c.a.name, c.b.name, c.compares);
+    line!("  A = {}, B = {}: {}", c.a.name, c.b.name, c.compares)?;
     for context in &c.contexts {
         let tokens = runs as u64 * u64::from(context.max_tokens);
-        println!(
+        line!(
             "  {}: {runs} runs, each of a process of its own; {tokens} tokens to generate",
             context.name
-        );
+        )?;
     }
     for (side, arm) in [("A", &c.a), ("B", &c.b)] {
         if let Some(reason) = &arm.absent {
-            println!("  missing: ArmAbsent: {side}: {reason}");
+            line!("  missing: ArmAbsent: {side}: {reason}")?;
         }
     }
     if let Some(gpu) = &c.gpu {
-        println!("  missing: NoGpu: {gpu}");
+        line!("  missing: NoGpu: {gpu}")?;
     }
     for artefact in campaign::find_artefacts(&root(), profile) {
         if artefact.blake3.is_empty() {
-            println!("  missing: ArtefactHashMissing: {}", artefact.role);
+            line!("  missing: ArtefactHashMissing: {}", artefact.role)?;
         }
     }
+    Ok(())
 }
 
 /// Variables of the caller that count against a campaign: those of this engine, of the one it replaces,
@@ -192,7 +211,7 @@ fn run_gate(profile: &Profile, args: &[String], out: &Path) -> Result<u8, Stop> 
         identity::full()
     };
     let size = &identity::Size::FULL;
-    let tell = &mut |row: &identity::Row| eprintln!("{}", gate::line(row));
+    let tell = &mut |row: &identity::Row| note(&gate::line(row));
     let outcome =
         identity::run(&pair, &arms, size, Some(&rules.base), tell).map_err(|e| e.to_string())?;
     let exe = std::env::current_exe().ok().and_then(|p| hash::file(&p));
@@ -212,8 +231,8 @@ fn run_gate(profile: &Profile, args: &[String], out: &Path) -> Result<u8, Stop> 
     }
     .sealed();
     let path = write(out, &report.report_id, "json", &report.text())?;
-    println!("{}", report.render());
-    println!("{:.1} s; {}", start.elapsed().as_secs_f64(), path.display());
+    line!("{}", report.render())?;
+    line!("{:.1} s; {}", start.elapsed().as_secs_f64(), path.display())?;
     Ok(u8::from(report.result != "pass"))
 }
 
@@ -255,6 +274,10 @@ fn run_comparison(
         root: root.clone(),
         program,
         limit: Duration::from_secs(600),
+        sys: PathBuf::from("/sys"),
+        scratch: out
+            .canonicalize()
+            .map_err(|e| format!("{}: {e}", out.display()))?,
     };
     let here = profile.artefacts.iter().all(|a| !a.path.is_empty());
     let runs = here && comparison.a.absent.is_none() && comparison.b.absent.is_none();
@@ -262,9 +285,13 @@ fn run_comparison(
         settle(comparison);
     }
     let gate = runs && comparison.quality.is_some();
-    let quality = gate.then(|| quality::measure(&process, profile, comparison));
+    let score = || {
+        let mut binary = quality::Binary::new(&process);
+        quality::measure(&mut binary, &root, profile, comparison)
+    };
+    let quality = gate.then(score);
     let quality = quality.transpose().unwrap_or_else(|why| {
-        eprintln!("QualityGateMissing: {why}");
+        note(&format!("QualityGateMissing: {why}"));
         None
     });
     let mut machine = machine::machine();
@@ -282,7 +309,7 @@ fn run_comparison(
     let path = write(out, &report.report_id, "json", &report.text())?;
     write(out, &report.report_id, "html", &html::page(&report))?;
     write(out, &report.report_id, "txt", &render::text(&report))?;
-    println!("{}{}", render::text(&report), path.display());
+    line!("{}{}", render::text(&report), path.display())?;
     Ok(if report.status == "qualified" { 0 } else { 3 })
 }
 
@@ -313,9 +340,9 @@ fn verify_all(paths: &[String]) -> Result<u8, Stop> {
         let text = read(path)?;
         if is_gate(&text) {
             let report = gate::verify(&text).map_err(|all| Stop(2, lines(&all)))?;
-            println!("{path}: verified, {}", report.result);
+            line!("{path}: verified, {}", report.result)?;
         } else {
-            println!("{path}: verified, {}", load(path)?.status);
+            line!("{path}: verified, {}", load(path)?.status)?;
         }
     }
     Ok(0)
@@ -325,7 +352,9 @@ fn render_one(args: &[String]) -> Result<u8, Stop> {
     let has = |name: &str| args.iter().any(|a| a == name);
     if has("--check") || has("--write") {
         let found = snippets::check(&root(), has("--write"));
-        found.iter().for_each(|line| println!("{line}"));
+        for line in &found {
+            line!("{line}")?;
+        }
         return Ok(u8::from(!found.is_empty()));
     }
     let path = args
@@ -335,7 +364,7 @@ fn render_one(args: &[String]) -> Result<u8, Stop> {
     let text = read(path)?;
     if is_gate(&text) {
         let report = gate::verify(&text).map_err(|all| Stop(2, lines(&all)))?;
-        print!("{}", report.render());
+        say(&report.render())?;
         return Ok(0);
     }
     let report = load(path)?;
@@ -344,7 +373,7 @@ fn render_one(args: &[String]) -> Result<u8, Stop> {
     } else {
         render::text(&report)
     };
-    print!("{shown}");
+    say(&shown)?;
     Ok(0)
 }
 
@@ -353,7 +382,7 @@ fn two(args: &[String]) -> Result<u8, Stop> {
         return Err(refuse(USAGE));
     };
     let text = diff::diff(&load(a)?, &load(b)?).map_err(|all| Stop(2, lines(&all)))?;
-    print!("{text}");
+    say(&text)?;
     Ok(0)
 }
 
@@ -372,7 +401,7 @@ fn combine(args: &[String]) -> Result<u8, Stop> {
 fn self_test() -> Result<u8, Stop> {
     match selftest::run() {
         Ok(count) => {
-            println!("selftest: {count} scenarios, each with its verdict");
+            line!("selftest: {count} scenarios, each with its verdict")?;
             Ok(0)
         }
         Err(failed) => Err(Stop(1, failed.join("\n"))),
@@ -382,7 +411,7 @@ fn self_test() -> Result<u8, Stop> {
 fn digests(paths: &[String]) -> Result<u8, Stop> {
     for path in paths {
         let digest = hash::file(Path::new(path)).ok_or_else(|| format!("{path}: cannot read"))?;
-        println!("{digest}  {path}");
+        line!("{digest}  {path}")?;
     }
     Ok(0)
 }

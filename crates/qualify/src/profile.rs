@@ -51,6 +51,10 @@ pub struct Artefact {
     pub path: String,
     /// Its blake3; empty if unknown, which disqualifies.
     pub blake3: String,
+    /// Formats of its tensors, name and count, where they are pinned: a file that is not the one meant is
+    /// then told by what differs, not only by its digest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<(String, u64)>,
 }
 
 /// One arm.
@@ -65,6 +69,10 @@ pub struct ArmSpec {
     pub env: Vec<(String, String)>,
     /// Whether it speculates; recorded evidence must agree.
     pub speculates: bool,
+    /// Why its runs may count different passes, if they may: only speculation whose widths follow from
+    /// measured times does. Otherwise two runs that count differently disqualify.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub varies: Option<String>,
     /// Why it cannot run in any build, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
@@ -104,6 +112,9 @@ pub struct Rules {
     pub settle_s: u64,
     /// Whether a run without clocks is disqualified.
     pub clocks: bool,
+    /// Whether a run without a count of throttling events is disqualified. Events that are counted
+    /// disqualify always.
+    pub thermal: bool,
 }
 
 /// The gate of class near.
@@ -118,6 +129,8 @@ pub struct QualityBound {
     pub top1_min_ppm: u64,
     /// The text scored, from the repository's root.
     pub text: String,
+    /// Its blake3.
+    pub text_blake3: String,
 }
 
 /// A comparison.
@@ -264,6 +277,10 @@ impl Comparison {
         if self.rules.pairs < 5 || self.rules.aa_pairs < 3 {
             return Err("fewer than 5 pairs or 3 pairs of control".to_owned());
         }
+        let free = |arm: &ArmSpec| arm.varies.is_some() && !arm.speculates;
+        if free(&self.a) || free(&self.b) {
+            return Err("an arm that varies without speculating".to_owned());
+        }
         if self.contexts.is_empty() {
             return Err("no context".to_owned());
         }
@@ -321,7 +338,19 @@ mod tests {
         let settings = settings.expect("the base's settings");
         assert_eq!(settings.blake3, hash::text(RELEASE_SETTINGS));
         assert_ne!(settings.blake3, hash::text(&format!("{RELEASE_SETTINGS} ")));
-        let contexts = &profile.comparison.unwrap().contexts;
+        // Arm A is what the file says, and nothing else.
+        let comparison = profile.comparison.unwrap();
+        let file: serde_json::Value = serde_json::from_str(RELEASE_SETTINGS).unwrap();
+        let args: Vec<String> = serde_json::from_value(file["args"].clone()).unwrap();
+        let switches = file["switches"].as_object().unwrap();
+        let variable = |(name, value): (&String, &serde_json::Value)| {
+            let row = switches::TABLE.iter().find(|s| s.name == name).unwrap();
+            let value = value.as_str().unwrap().to_owned();
+            (row.variable.to_owned(), value)
+        };
+        let env: Vec<(String, String)> = switches.iter().map(variable).collect();
+        assert_eq!((&comparison.a.args, &comparison.a.env), (&args, &env));
+        let contexts = &comparison.contexts;
         let names: Vec<&str> = contexts.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["8k", "32k", "128k"]);
     }
@@ -332,6 +361,7 @@ mod tests {
         for (from, to) in [
             ("\"pairs\": 7", "\"pairs\": 4"),
             ("\"class\": \"equal\"", "\"class\": \"near\""),
+            ("\"speculates\": true", "\"speculates\": false"),
             ("\"question\"", "\"query\""),
         ] {
             let weak = text.replace(from, to);

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::claims;
 use crate::report::{Cell, Headline, Observations, Report};
 use crate::verdict::{Evidence, Qualified, decide, observe};
+use crate::{claims, counted};
 
 /// Parts per million as a factor with three digits.
 #[must_use]
@@ -112,6 +112,9 @@ pub fn text(report: &Report) -> String {
     let _ = writeln!(out, "{}, {} threads, {}", m.cpu, m.threads, m.kernel);
     for each in &report.cells {
         let _ = writeln!(out, "{:<8} {}", each.context, cell(report, each));
+        if !each.runs.is_empty() {
+            let _ = writeln!(out, "         {}", counted::line(each));
+        }
     }
     reasons(report, &mut out);
     let qualified = report

@@ -8,89 +8,12 @@ use crate::canonical::canonical;
 use crate::claims::ExternalClaim;
 use crate::code::Disqualifier;
 use crate::hash;
-use crate::order::Side;
 use crate::profile::{Label, Profile};
 
+pub use crate::run::{Heat, Kind, Run};
+
 /// Version of the layout.
-pub const SCHEMA: u32 = 1;
-
-/// What a run was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The first: kept, never counted.
-    Cold,
-    /// Before measuring.
-    Warmup,
-    /// The control: both sides run arm A.
-    Control,
-    /// Counted.
-    Measured,
-}
-
-/// One run of the binary in a process of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Run {
-    /// Which arm's command ran.
-    pub arm: Side,
-    /// Which side of its pair it is; in the control both sides run arm A.
-    pub side: Side,
-    /// What it was for.
-    pub kind: Kind,
-    /// Its place in the campaign.
-    pub seq: u32,
-    /// Whether it ended well.
-    pub ok: bool,
-    /// Why not.
-    pub error: String,
-    /// The options, without the program.
-    pub argv: Vec<String>,
-    /// The whole environment it got.
-    pub env: Vec<(String, String)>,
-    /// Switches in force that are not at their default, as it reported them.
-    pub switches: Vec<(String, String)>,
-    /// Digest of the executable.
-    pub exe_blake3: String,
-    /// The campaign it belongs to.
-    pub campaign: String,
-    /// Fingerprint of the model it loaded.
-    pub model_fingerprint: String,
-    /// The promise about output bits that it reported.
-    pub class: String,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u64,
-    /// Digest of the prompt's ids.
-    pub prompt_blake3: String,
-    /// Tokens of the answer.
-    pub completion_tokens: u64,
-    /// Digest of the answer's ids; empty if there is none.
-    pub ids_blake3: String,
-    /// Digest of the answer's text.
-    pub text_blake3: String,
-    /// To the first token, microseconds.
-    pub prefill_us: u64,
-    /// From the first token to the last, microseconds.
-    pub decode_us: u64,
-    /// The process from start to end, microseconds.
-    pub wall_us: u64,
-    /// Passes of the target.
-    pub passes: u64,
-    /// Candidates proposed.
-    pub proposed: u64,
-    /// Candidates accepted.
-    pub accepted: u64,
-    /// Whether any candidate was proposed.
-    pub spec_engaged: bool,
-    /// Prompt tokens that came from a cache.
-    pub cached_tokens: u64,
-    /// What fell back: the reasons the engine gave.
-    pub fallbacks: Vec<String>,
-    /// Clock at the start and at the end, MHz, if the machine says.
-    pub clocks_mhz: Option<(u64, u64)>,
-    /// Load of the machine before it, hundredths.
-    pub load_centi: u64,
-}
+pub const SCHEMA: u32 = 2;
 
 /// What is left of a claim that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,6 +109,12 @@ pub struct Machine {
     pub kernel: String,
     /// Frequency governor, if it says.
     pub governor: Option<String>,
+    /// Whether the clock may go above its base, in the system's words, if it says.
+    pub boost: Option<String>,
+    /// Power profile of the firmware, if it has one.
+    pub power_profile: Option<String>,
+    /// Microcode of the processor, if it says.
+    pub microcode: Option<String>,
     /// GPU architecture, if there is a GPU the engine can use.
     pub gpu_arch: Option<String>,
     /// Load before the start, hundredths.
@@ -240,17 +169,39 @@ pub struct SwitchRecord {
     pub resolved_b: String,
 }
 
+/// A command of the quality gate and what it ran on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scored {
+    /// The options, without the program.
+    pub argv: Vec<String>,
+    /// The whole environment it got.
+    pub env: Vec<(String, String)>,
+    /// Fingerprint of the model it loaded.
+    pub fingerprint: String,
+    /// Switches in force that are not at their default, as it reported them.
+    pub switches: Vec<(String, String)>,
+}
+
 /// What the quality gate measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QualityRecord {
+    /// Digest of the text that was scored.
+    pub text_blake3: String,
+    /// Arm A, whose rows are the reference.
+    pub reference: Scored,
+    /// Arm B against them.
+    pub model: Scored,
+    /// Arm A against them, in a process of its own.
+    pub replay: Scored,
     /// Rows scored.
     pub rows: u64,
     /// Mean KL, millionths of a nat.
     pub kl_micronats: u64,
     /// Share of rows with the same first choice.
     pub top1_ppm: u64,
-    /// Mean KL of the reference against itself: must be 0.
+    /// Largest KL of a row of the reference against itself: must be 0.
     pub replay_kl_micronats: u64,
 }
 

@@ -5,55 +5,17 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
+use crate::answer::{micros, take};
 use crate::command::{PROMPT, argv};
 use crate::hash;
-use crate::machine;
-use crate::order::Side;
 use crate::profile::{ArmSpec, Context, Profile, frozen_prompt};
-use crate::report::{Kind, Run};
+use crate::run::{Run, blank};
+use crate::{heat, machine};
 
 /// Whoever can run an arm once.
 pub trait Runner {
     /// One run. What goes wrong is in it: a run is never lost.
     fn run(&mut self, profile: &Profile, context: &Context, arm: &ArmSpec) -> Run;
-}
-
-/// A run that has not happened.
-#[must_use]
-pub fn blank(argv: Vec<String>, env: Vec<(String, String)>) -> Run {
-    Run {
-        arm: Side::A,
-        side: Side::A,
-        kind: Kind::Cold,
-        seq: 0,
-        ok: false,
-        error: String::new(),
-        argv,
-        env,
-        switches: Vec::new(),
-        exe_blake3: String::new(),
-        campaign: String::new(),
-        model_fingerprint: String::new(),
-        class: String::new(),
-        prompt_tokens: 0,
-        prompt_blake3: String::new(),
-        completion_tokens: 0,
-        ids_blake3: String::new(),
-        text_blake3: String::new(),
-        prefill_us: 0,
-        decode_us: 0,
-        wall_us: 0,
-        passes: 0,
-        proposed: 0,
-        accepted: 0,
-        spec_engaged: false,
-        cached_tokens: 0,
-        fallbacks: Vec::new(),
-        clocks_mhz: None,
-        load_centi: 0,
-    }
 }
 
 /// The binary.
@@ -65,6 +27,10 @@ pub struct Process {
     pub program: PathBuf,
     /// A run that takes longer is ended and counted as failed.
     pub limit: Duration,
+    /// Where the system says how hot it is, `/sys`.
+    pub sys: PathBuf,
+    /// A folder for files that are needed for a while.
+    pub scratch: PathBuf,
 }
 
 impl Runner for Process {
@@ -74,10 +40,12 @@ impl Runner for Process {
         run.exe_blake3 = hash::file(&self.program).unwrap_or_default();
         run.load_centi = machine::load_centi();
         let before = machine::clock_mhz();
+        let cool = heat::read(&self.sys);
         let start = Instant::now();
         let answer = self.answer(&run, context);
         run.wall_us = micros(start.elapsed().as_secs_f64());
         run.clocks_mhz = before.zip(machine::clock_mhz());
+        (run.throttled, run.heat) = heat::between(&cool, &heat::read(&self.sys));
         match answer.and_then(|text| take(&mut run, &text)) {
             Ok(()) => run.ok = true,
             Err(why) => run.error = why,
@@ -125,124 +93,5 @@ impl Process {
             return Err(format!("{}: {}", output.status, said.trim()));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-fn micros(seconds: f64) -> u64 {
-    (seconds * 1e6).round() as u64
-}
-
-/// Fills a run from the JSON of `fourspark run`. What is missing is a failed run, not a default.
-fn take(run: &mut Run, text: &str) -> Result<(), String> {
-    let answer: Value = serde_json::from_str(text).map_err(|e| format!("the answer: {e}"))?;
-    let at = |path: &str| {
-        let found = answer.pointer(path).filter(|v| !v.is_null());
-        found.ok_or_else(|| format!("the answer has no {path}"))
-    };
-    let number = |path: &str| {
-        at(path)?
-            .as_u64()
-            .ok_or_else(|| format!("{path} is no number"))
-    };
-    let seconds = |path: &str| {
-        let value = at(path)?
-            .as_f64()
-            .ok_or_else(|| format!("{path} is no number"))?;
-        Ok::<u64, String>(micros(value))
-    };
-    let word = |path: &str| {
-        let text = at(path)?
-            .as_str()
-            .ok_or_else(|| format!("{path} is no text"))?;
-        Ok::<String, String>(text.to_owned())
-    };
-    let ids = |path: &str| {
-        let list = at(path)?
-            .as_array()
-            .ok_or_else(|| format!("{path} is no list"))?;
-        let ids = list
-            .iter()
-            .map(|v| v.as_u64().and_then(|n| u32::try_from(n).ok()));
-        let ids: Option<Vec<u32>> = ids.collect();
-        ids.ok_or_else(|| format!("{path} holds no ids"))
-    };
-    run.prompt_blake3 = hash::ids(&ids("/prompt_ids")?);
-    run.ids_blake3 = hash::ids(&ids("/ids")?);
-    run.text_blake3 = hash::text(&word("/text")?);
-    run.class = word("/class")?;
-    run.model_fingerprint = word("/model/fingerprint")?;
-    run.prompt_tokens = number("/usage/prompt_tokens")?;
-    run.completion_tokens = number("/usage/completion_tokens")?;
-    run.cached_tokens = number("/usage/cached_tokens")?;
-    run.proposed = number("/usage/proposed_tokens")?;
-    run.accepted = number("/usage/accepted_tokens")?;
-    run.passes = number("/counters/passes")?;
-    run.spec_engaged = run.proposed > 0;
-    run.prefill_us = seconds("/timings/prefill_s")?;
-    run.decode_us = seconds("/timings/decode_s")?;
-    if let Some(lost) = answer
-        .pointer("/counters/drafter_lost")
-        .and_then(Value::as_str)
-    {
-        run.fallbacks.push(format!("the drafter was lost: {lost}"));
-    }
-    let failed = number("/counters/failed")?;
-    if failed > 0 {
-        run.fallbacks.push(format!("{failed} requests failed"));
-    }
-    for switch in at("/switches")?.as_array().into_iter().flatten() {
-        let of = |key: &str| switch[key].as_str().unwrap_or_default().to_owned();
-        run.switches.push((of("name"), of("value")));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn answer() -> Value {
-        serde_json::json!({
-            "text": "x", "prompt_ids": [1, 2], "ids": [3], "class": "equal",
-            "model": {"fingerprint": "ab"},
-            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "cached_tokens": 0,
-                      "proposed_tokens": 4, "accepted_tokens": 1},
-            "counters": {"passes": 2, "failed": 0, "drafter_lost": null},
-            "timings": {"prefill_s": 0.5, "decode_s": 0.25},
-            "switches": [{"name": "cpu.isa", "value": "avx2"}],
-        })
-    }
-
-    #[test]
-    fn an_answer_is_taken_whole_or_not() {
-        let mut run = blank(vec![], vec![]);
-        take(&mut run, &answer().to_string()).unwrap();
-        assert_eq!(
-            (run.prefill_us, run.decode_us, run.proposed),
-            (500_000, 250_000, 4)
-        );
-        assert!(run.spec_engaged && run.fallbacks.is_empty());
-        assert_eq!(run.switches, [("cpu.isa".to_owned(), "avx2".to_owned())]);
-        for path in [
-            "/ids",
-            "/counters/passes",
-            "/class",
-            "/timings/decode_s",
-            "/switches",
-        ] {
-            let mut less = answer();
-            *less.pointer_mut(path).unwrap() = Value::Null;
-            let error = take(&mut blank(vec![], vec![]), &less.to_string()).unwrap_err();
-            assert!(error.contains(path), "{error}");
-        }
-    }
-
-    #[test]
-    fn c_29_a_lost_drafter_is_a_fallback() {
-        let mut lost = answer();
-        lost["counters"]["drafter_lost"] = "gone".into();
-        let mut run = blank(vec![], vec![]);
-        take(&mut run, &lost.to_string()).unwrap();
-        assert_eq!(run.fallbacks, ["the drafter was lost: gone"]);
     }
 }

@@ -62,6 +62,11 @@ scenarios! {
     ArtefactHashMissing "missing digest of a file" |r| r.artefacts[0].blake3.clear();
     ArtefactMismatch "another file" |r| r.artefacts[0].blake3 = crate::hash::text("other");
     ArtefactMismatch "arms with different models" |r| each(r, b, |x| x.model_fingerprint = "ff".into());
+    ArtefactMismatch "a file with other tensors" |r| {
+        r.profile.artefacts[0].tensors = vec![("F32".into(), 1)];
+    };
+    ArtefactMismatch "other tensors in one arm" |r| each(r, b, |x| x.tensors[0].1 += 1);
+    ArtefactMismatch "tensors not known" |r| each(r, b, |x| x.tensors.clear());
     PromptMismatch "another prompt in one arm" |r| each(r, b, |x| x.prompt_blake3 = crate::hash::text("other"));
     EnvNotClean "a variable of the reference engine" |r| r.caller_env = vec![("DFLASH_X".into(), "1".into())];
     EnvDiffersBeyondSwitch "arms differ in another option" |r| each(r, b, |x| x.argv.push("--threads=1".into()));
@@ -78,6 +83,15 @@ scenarios! {
         x.argv.retain(|w| w != "--temperature" && w != "0");
     });
     FallbackTaken "a lost drafter" |r| each(r, b, |x| x.fallbacks.push("the drafter was lost".into()));
+    CounterMissing "weights not counted in one run" |r| r.cells[0].runs[5].weight_bytes = None;
+    CounterMissing "an engine that counts nothing" |r| each(r, any, |x| {
+        (x.weight_bytes, x.launches, x.stalls) = (None, None, None);
+    });
+    PathNotTaken "one run of the base read other weights" |r| {
+        let run = r.cells[0].runs.iter_mut().rfind(|x| !b(x));
+        run.into_iter().for_each(|x| x.weight_bytes = x.weight_bytes.map(|n| n + 1));
+    };
+    PathNotTaken "nothing was launched" |r| each(r, b, |x| x.launches = Some(0));
     CacheHit "a cached prompt" |r| each(r, b, |x| x.cached_tokens = 5);
     TooFewPairs "four pairs" |r| for cell in &mut r.cells {
         let measured = |x: &Run| x.kind == Kind::Measured;
@@ -112,6 +126,16 @@ scenarios! {
     ClockDrift "clocks moved" |r| {
         comparison(r, |c| c.rules.clocks = true);
         each(r, any, |x| x.clocks_mhz = Some((2000, 1500)));
+    };
+    Thermal "a throttled run" |r| r.cells[0].runs[9].throttled = Some(2);
+    Thermal "a sensor at its limit" |r| r.cells[0].runs[9].heat = Some(crate::report::Heat {
+        before_mc: 80_000,
+        after_mc: 95_000,
+        margin_mc: Some(0),
+    });
+    ThermalUnrecorded "throttling unknown" |r| {
+        comparison(r, |c| c.rules.thermal = true);
+        r.cells[0].runs[9].throttled = None;
     };
     CoTenant "a busy machine" |r| r.machine.load_before_centi = 400;
     SwapActivity "swapping" |r| r.machine.swapped_pages = 3;

@@ -16,9 +16,11 @@
 
 use crate::code::{Code, Disqualifier};
 use crate::command::argv;
+use crate::counted;
 use crate::order::{Side, alternating, letters};
-use crate::profile::{ArmSpec, Class, Comparison, Context, Metric, QualityBound};
-use crate::report::{Cell, CellStatus, Headline, Kind, Observations, QualityRecord, Report, Run};
+use crate::profile::{ArmSpec, Class, Comparison, Context, Metric};
+use crate::quality;
+use crate::report::{Cell, CellStatus, Headline, Kind, Observations, Report, Run, Scored};
 use crate::stats::{ONE, interval95, iqr, mad, median, ratio_ppm};
 
 /// Something that may be claimed.
@@ -243,6 +245,10 @@ fn inputs(case: &mut Case<'_>) {
             case.against(Code::ArtefactMismatch, found);
         }
     }
+    let artefacts = &case.report.artefacts;
+    let pinned = counted::pinned(&case.report.profile.artefacts, artefacts);
+    case.found.extend(pinned);
+    case.found.extend(counted::loaded(case.cell, artefacts));
     let mut models: Vec<&str> = done(case.cell)
         .map(|r| r.model_fingerprint.as_str())
         .collect();
@@ -304,6 +310,7 @@ fn arms(case: &mut Case<'_>) {
         }
         path(case, run);
     }
+    case.found.extend(counted::path(cell, case.rules));
     switches(case);
 }
 
@@ -374,6 +381,7 @@ fn runs(case: &mut Case<'_>) {
         );
         case.against(Code::ForeignBaseline, found);
     }
+    case.found.extend(counted::heat(cell, case.rules));
     if !case.rules.rules.clocks {
         return;
     }
@@ -464,8 +472,7 @@ fn output(case: &mut Case<'_>) -> bool {
             }
         }
         Class::Near if !identical => {
-            let missing = gate(case.rules.quality.as_ref(), case.report.quality.as_ref());
-            if let Some(found) = missing {
+            if let Some(found) = gate(case) {
                 case.against(Code::QualityGateMissing, found);
             }
         }
@@ -474,16 +481,26 @@ fn output(case: &mut Case<'_>) -> bool {
     identical
 }
 
-/// What the quality gate lacks.
-fn gate(bound: Option<&QualityBound>, record: Option<&QualityRecord>) -> Option<String> {
-    let (Some(bound), Some(got)) = (bound, record) else {
-        return Some("outputs differ and nothing was scored".to_owned());
+/// What the quality gate lacks, or says of other models or switches than the runs'.
+fn gate(case: &Case<'_>) -> Option<String> {
+    let record = case.report.quality.as_ref();
+    let lacks = quality::lacks(&case.report.profile, case.rules, record);
+    let Some(record) = record.filter(|_| lacks.is_none()) else {
+        return lacks;
     };
-    let failed = got.rows < bound.rows_min.max(1024)
-        || got.kl_micronats > bound.kl_max_micronats
-        || got.top1_ppm < bound.top1_min_ppm
-        || got.replay_kl_micronats != 0;
-    failed.then(|| format!("{got:?}, bounds {bound:?}"))
+    done(case.cell).find_map(|run| {
+        let scored = match run.arm {
+            Side::A => [&record.reference, &record.replay],
+            Side::B => [&record.model, &record.model],
+        };
+        let same =
+            |s: &&Scored| s.fingerprint == run.model_fingerprint && s.switches == run.switches;
+        let what = format!(
+            "run {}: another model or other switches than scored",
+            run.seq
+        );
+        (!scored.iter().all(same)).then_some(what)
+    })
 }
 
 /// That there is an effect beyond the noise.

@@ -6,7 +6,7 @@ use qualify::campaign::{conclude, run};
 use qualify::code::{CODES, Code, Disqualifier};
 use qualify::fake::{Fake, good_report, setting};
 use qualify::profile::{Profile, names};
-use qualify::report::{CellStatus, Headline, Kind, QualityRecord, Report};
+use qualify::report::{CellStatus, Headline, Kind, QualityRecord, Report, Scored};
 use qualify::selftest::SCENARIOS;
 use qualify::verdict::{Evidence, decide, overall};
 use qualify::{canonical, diff, html, render, schema, verify};
@@ -46,6 +46,8 @@ fn c_27_prompt_and_artefacts_are_compared_by_digest() {
     holds(Code::ArtefactHashMissing, "missing digest of a file");
     holds(Code::ArtefactMismatch, "another file");
     holds(Code::PromptMismatch, "another prompt in one arm");
+    holds(Code::ArtefactMismatch, "a file with other tensors");
+    holds(Code::ArtefactMismatch, "other tensors in one arm");
 }
 
 #[test]
@@ -57,10 +59,31 @@ fn c_28_foreign_variables_are_recorded_and_block() {
     );
 }
 
+/// Every field of the machine, the build and a run must be there: a report that leaves one out is none.
+#[test]
+fn c_28_a_record_is_whole_or_refused() {
+    let good = good().value();
+    for pointer in ["/machine", "/build", "/cells/0/runs/0", "/artefacts/0"] {
+        let fields = good.pointer(pointer).unwrap().as_object().unwrap();
+        assert!(fields.len() > 3, "{pointer}");
+        for name in fields.keys() {
+            let mut less = good.clone();
+            let object = less.pointer_mut(pointer).unwrap().as_object_mut();
+            object.unwrap().remove(name);
+            let found = refused(&canonical::canonical(&less));
+            assert!(has(&found, Code::SchemaViolated), "{pointer}/{name}");
+        }
+    }
+}
+
 #[test]
 fn c_29_a_silent_fallback_is_a_path_not_taken() {
     holds(Code::PathNotTaken, "silent fallback");
     holds(Code::FallbackTaken, "a lost drafter");
+    holds(Code::CounterMissing, "weights not counted in one run");
+    holds(Code::CounterMissing, "an engine that counts nothing");
+    holds(Code::PathNotTaken, "one run of the base read other weights");
+    holds(Code::PathNotTaken, "nothing was launched");
 }
 
 #[test]
@@ -75,6 +98,42 @@ fn c_32_outputs_are_compared_by_class() {
     holds(Code::OutputHashDiffers, "other tokens in arm B");
     holds(Code::OutputHashMissing, "missing digest of an output");
     holds(Code::QualityGateMissing, "class near without a gate");
+}
+
+/// Runs of an arm whose widths follow from measured times may count differently, and only those.
+#[test]
+fn c_29_only_measured_widths_may_vary() {
+    let mut report = good();
+    let vary = |report: &mut Report| {
+        for (at, run) in report.cells[0].runs.iter_mut().enumerate() {
+            if run.arm == qualify::order::Side::B {
+                run.launches = run.launches.map(|n| n + at as u64);
+            }
+        }
+    };
+    vary(&mut report);
+    assert_eq!(conclude(report.clone()).status, "qualified");
+    report.profile.comparison.as_mut().unwrap().b.varies = None;
+    let strict = conclude(report);
+    let CellStatus::Unqualified { disqualifiers, .. } = &strict.cells[0].status else {
+        panic!("{:?}", strict.cells[0].status)
+    };
+    assert!(has(disqualifiers, Code::PathNotTaken), "{disqualifiers:?}");
+    let named = &disqualifiers[0].found;
+    assert!(named.contains("arm B: launches of run 1 is"), "{named}");
+}
+
+#[test]
+fn thermal_events_disqualify_and_missing_counters_by_their_own_rule() {
+    holds(Code::Thermal, "a throttled run");
+    holds(Code::Thermal, "a sensor at its limit");
+    holds(Code::ThermalUnrecorded, "throttling unknown");
+    // Where the profile does not ask for the counter, a machine without one may be qualified.
+    let mut report = good();
+    for run in report.cells.iter_mut().flat_map(|c| &mut c.runs) {
+        run.throttled = None;
+    }
+    assert_eq!(conclude(report).status, "qualified");
 }
 
 #[test]
@@ -330,6 +389,10 @@ fn reports_of_another_machine_or_file_are_not_put_side_by_side() {
         &diff::diff(&report, &other).unwrap_err(),
         Code::ArtefactMismatch
     ));
+    other.artefacts[0].tensor_histogram[0].1 += 1;
+    let found = diff::mismatch(&report, &other);
+    let named = "ArtefactMismatch: target: 25 tensors of type F16 expected, got 26";
+    assert!(found.iter().any(|d| d.to_string() == named), "{found:?}");
 }
 
 /// C-40: profiles for hardware that is not here conclude, and say why.
@@ -356,9 +419,8 @@ fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
     assert_eq!(names().count(), 7);
 }
 
-/// The quality gate: bounds, rows and the exact replay.
-#[test]
-fn c_32_class_near_needs_its_quality_gate() {
+/// A report of class near whose arms differ in their output, with a record that holds its bounds just so.
+fn near() -> (Report, QualityRecord) {
     let mut report = good();
     let comparison = report.profile.comparison.as_mut().unwrap();
     comparison.class = qualify::profile::Class::Near;
@@ -366,58 +428,74 @@ fn c_32_class_near_needs_its_quality_gate() {
         rows_min: 1024,
         kl_max_micronats: 6000,
         top1_min_ppm: 900_000,
-        text: String::new(),
+        text: "text".to_owned(),
+        text_blake3: qualify::hash::text("prose"),
     });
+    let comparison = comparison.clone();
     for run in report.cells.iter_mut().flat_map(|c| &mut c.runs) {
         if run.arm == qualify::order::Side::B {
             run.ids_blake3 = qualify::hash::text("other");
             run.class = "near: f16".to_owned();
         }
     }
-    let fine = QualityRecord {
+    let bound = comparison.quality.as_ref().unwrap();
+    let scored = |arm: &qualify::profile::ArmSpec, reference| Scored {
+        argv: qualify::quality::argv(&report.profile, arm, bound, reference).unwrap(),
+        env: arm.env.clone(),
+        fingerprint: qualify::hash::text("model"),
+        switches: Vec::new(),
+    };
+    let record = QualityRecord {
+        text_blake3: bound.text_blake3.clone(),
+        reference: scored(&comparison.a, true),
+        model: scored(&comparison.b, false),
+        replay: scored(&comparison.a, false),
         rows: 1024,
         kl_micronats: 6000,
         top1_ppm: 900_000,
         replay_kl_micronats: 0,
     };
-    let outcome = |quality: Option<QualityRecord>| {
-        let mut report = report.clone();
-        report.quality = quality;
-        let cell = report.cells[0].clone();
-        match decide(Evidence {
-            report: &report,
-            cell: &cell,
-        }) {
-            Ok(claim) => {
-                assert!(!claim.get().identical_output);
-                assert!(render::headline(&report, &claim).contains("quality-gated"));
-                None
-            }
-            Err(reasons) => Some(reasons.all().map(|d| d.code).collect::<Vec<_>>()),
+    (report, record)
+}
+
+/// Why the first cell is refused with this record; `None`: it is not.
+fn refusal(report: &Report, quality: Option<QualityRecord>) -> Option<Vec<Code>> {
+    let mut report = report.clone();
+    report.quality = quality;
+    let cell = report.cells[0].clone();
+    match decide(Evidence {
+        report: &report,
+        cell: &cell,
+    }) {
+        Ok(claim) => {
+            assert!(!claim.get().identical_output);
+            assert!(render::headline(&report, &claim).contains("quality-gated"));
+            None
         }
-    };
-    assert_eq!(outcome(Some(fine.clone())), None);
+        Err(reasons) => Some(reasons.all().map(|d| d.code).collect()),
+    }
+}
+
+/// The quality gate: bounds, rows and the exact replay, of these arms and no others.
+#[test]
+fn c_32_class_near_needs_its_quality_gate() {
+    let (report, fine) = near();
+    assert_eq!(refusal(&report, Some(fine.clone())), None);
     let gate = Some(vec![Code::QualityGateMissing]);
-    assert_eq!(outcome(None), gate);
-    for worse in [
-        QualityRecord {
-            rows: 1023,
-            ..fine.clone()
-        },
-        QualityRecord {
-            kl_micronats: 6001,
-            ..fine.clone()
-        },
-        QualityRecord {
-            top1_ppm: 899_999,
-            ..fine.clone()
-        },
-        QualityRecord {
-            replay_kl_micronats: 1,
-            ..fine
-        },
-    ] {
-        assert_eq!(outcome(Some(worse)), gate);
+    assert_eq!(refusal(&report, None), gate);
+    let spoils: [fn(&mut QualityRecord); 6] = [
+        |r| r.rows = 1023,
+        |r| r.kl_micronats = 6001,
+        |r| r.top1_ppm = 899_999,
+        |r| r.replay_kl_micronats = 1,
+        // Scored on another file, or under another switch, than the runs'.
+        |r| r.model.fingerprint = qualify::hash::text("other"),
+        |r| r.replay.switches = vec![("cpu.isa".to_owned(), "baseline".to_owned())],
+    ];
+    for spoil in spoils {
+        let mut worse = fine.clone();
+        spoil(&mut worse);
+        assert_eq!(refusal(&report, Some(worse.clone())), gate, "{worse:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use dspark_draft::speculate::{Config, Finished, Grants, InPass, Reason, Speculator, Turn};
 use engine_core::mutant::mutant;
-use engine_core::seams::TargetInfo;
+use engine_core::seams::{Counters, TargetInfo};
 use engine_core::{Drafter, SeqId, Target};
 
 use crate::error::Failure;
@@ -72,6 +72,11 @@ impl Core {
 
     pub(crate) fn info(&self) -> &TargetInfo {
         self.target.info()
+    }
+
+    /// What the target counted.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        self.target.counters().filter(|_| !mutant(322))
     }
 
     pub(crate) fn active(&self) -> usize {

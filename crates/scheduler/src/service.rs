@@ -328,6 +328,7 @@ fn publish(shared: &Shared, local: &mut Stats, core: &mut Core) {
     {
         let mut stats = lock(&shared.stats);
         stats.active = core.active();
+        stats.target = core.counters();
         stats.drafter_lost = core.drafter_lost().cloned();
         stats.drafter_alarm = core.drafter_alarm();
         stats.speculation.clone_from(core.speculation());

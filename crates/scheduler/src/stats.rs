@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use engine_core::seams::Counters;
+
 use crate::request::FinishReason;
 use crate::sequence::Ended;
 
@@ -42,6 +44,8 @@ pub struct Stats {
     pub drafter_lost: Option<String>,
     /// Why the drafter seems not to fit the target, while its proposals are hardly ever right.
     pub drafter_alarm: Option<String>,
+    /// What the target counted since its start; `None` if it does not count.
+    pub target: Option<Counters>,
     /// Everything the speculative loop counted.
     pub speculation: dspark_draft::stats::Stats,
     /// Whether the engine has stopped.
@@ -62,6 +66,20 @@ impl Stats {
             return 0.0;
         }
         self.pass_tokens as f64 / self.passes as f64
+    }
+
+    /// What was done in another way than asked for, by name, as often as it was; empty if nothing was.
+    /// Answers are the same, their cost is not.
+    #[must_use]
+    pub fn fallbacks(&self) -> Vec<(&'static str, u64)> {
+        let loops = &self.speculation;
+        let all = [
+            ("target", self.target.map_or(0, |t| t.fallbacks)),
+            ("drafter_lost", u64::from(self.drafter_lost.is_some())),
+            ("drafter_faults", loops.drafter_faults),
+            ("pass_faults", loops.pass_faults),
+        ];
+        all.into_iter().filter(|(_, times)| *times > 0).collect()
     }
 
     /// Adds another's totals.

@@ -6,8 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{request, run, start, submit};
+use engine_core::seams::Counters;
 use engine_core::{Penalties, SamplePlan, TokenId};
-use scheduler::{Event, FinishReason, Flow, Limits, Scheduler, SubmitError};
+use scheduler::{Event, FinishReason, Flow, Limits, Scheduler, Stats, SubmitError};
 use testkit::fake::FakeTarget;
 
 #[test]
@@ -28,6 +29,47 @@ fn an_answer_has_its_tokens_its_end_and_its_counts() {
     // The last token needs no pass of its own.
     assert_eq!((stats.passes, stats.pass_tokens), (4, 3 + 3));
     assert_eq!(stats.tokens_per_pass(), 1.5);
+}
+
+/// C-29: what the target counted leaves it with the engine's own counts, and a target that does not count
+/// is not one that counted nothing.
+#[test]
+fn c_29_the_targets_counters_leave_the_engine() {
+    let scheduler = start(FakeTarget::new(100, 64, 2));
+    for answers in 1..=2 {
+        run(&scheduler, request(&[1, 2, 3], 4));
+        let stats = scheduler.stats();
+        let expected = Counters {
+            weight_bytes: answers * 4 * FakeTarget::PASS_BYTES,
+            launches: answers * 4,
+            ..Counters::default()
+        };
+        assert_eq!(stats.target, Some(expected));
+        assert_eq!(stats.fallbacks(), []);
+    }
+    let scheduler = start(FakeTarget::new(100, 64, 2).without_counters());
+    run(&scheduler, request(&[1, 2, 3], 4));
+    assert_eq!(scheduler.stats().target, None);
+}
+
+#[test]
+fn c_29_fallbacks_are_named_and_counted() {
+    let mut stats = Stats::default();
+    assert_eq!(stats.fallbacks(), []);
+    stats.target = Some(Counters {
+        fallbacks: 3,
+        ..Counters::default()
+    });
+    stats.drafter_lost = Some("gone".to_owned());
+    stats.speculation.drafter_faults = 1;
+    stats.speculation.pass_faults = 2;
+    let expected = [
+        ("target", 3),
+        ("drafter_lost", 1),
+        ("drafter_faults", 1),
+        ("pass_faults", 2),
+    ];
+    assert_eq!(stats.fallbacks(), expected);
 }
 
 #[test]

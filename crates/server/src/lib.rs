@@ -7,5 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod counters;
 mod drafting;
 pub mod http;

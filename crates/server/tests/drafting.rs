@@ -91,6 +91,11 @@ fn usage_counts_predictions_and_says_when_the_drafter_was_lost() {
         (&json!(8.0), &json!(6.0))
     );
     assert_eq!(counted["survival.1"], 0.75);
+    // C-29: the target's own counts stand beside the passes.
+    let stats = &get(server.address, "/props").json()["stats"];
+    assert_eq!(stats["launches"], stats["passes"]);
+    assert_eq!(stats["stalls"], 0);
+    assert_eq!(stats["fallbacks"], json!({}));
 
     let server = serving("aaaaaaaaab", 2);
     for _ in 0..2 {
@@ -101,6 +106,11 @@ fn usage_counts_predictions_and_says_when_the_drafter_was_lost() {
             json!({"state": "lost", "reason": "draft worker failed: killed"})
         );
     }
+    let stats = &get(server.address, "/props").json()["stats"];
+    assert_eq!(
+        stats["fallbacks"],
+        json!({"drafter_lost": 1, "drafter_faults": 1})
+    );
 }
 
 fn run(args: &[&str]) -> Output {
@@ -125,6 +135,33 @@ const ASK: [&str; 8] = [
     "--threads",
     "1",
 ];
+
+/// C-29: a plain run counts the same whenever it runs, on however many threads; a drafting one reads other
+/// weights.
+#[test]
+fn c_29_run_shows_what_the_target_counted() {
+    let ask = |more: &[&str]| object(&[&ASK[..6], &["--json"], more].concat());
+    let counted = |answer: &Value, name: &str| answer["counters"][name].as_u64().unwrap();
+    let one = ask(&["--threads", "1"]);
+    let two = ask(&["--threads", "2"]);
+    for name in ["passes", "pass_tokens", "weight_bytes", "launches"] {
+        assert!(counted(&one, name) > 0, "{name}");
+        assert_eq!(counted(&one, name), counted(&two, name), "{name}");
+    }
+    assert_eq!(one["counters"]["stalls"], 0, "one thread waits for nobody");
+    assert_eq!(one["counters"]["fallbacks"], json!({}));
+    let drafting = ask(&["--threads", "1", "--draft", "--draft-policy", "fixed:4"]);
+    assert_eq!(drafting["ids"], one["ids"]);
+    let passes = |a: &Value| counted(a, "passes");
+    assert!(passes(&drafting) < passes(&one));
+    assert_ne!(
+        counted(&drafting, "weight_bytes"),
+        counted(&one, "weight_bytes")
+    );
+    // C-27: the formats of the tensors that were loaded.
+    let tensors = one["model"]["tensors"].as_object().unwrap();
+    assert!(tensors.len() > 1 && tensors.values().all(|n| n.as_u64() > Some(0)));
+}
 
 #[test]
 fn run_shows_what_speculation_counted() {
@@ -164,6 +201,9 @@ fn run_shows_what_speculation_counted() {
     assert!(shown.status.success());
     let told = String::from_utf8(shown.stderr).unwrap();
     assert!(told.contains("\npasses "), "{told}");
+    for name in ["weight_bytes", "launches", "stalls", "fallbacks"] {
+        assert!(told.contains(&format!("\n{name} ")), "{name}: {told}");
+    }
     assert!(told.contains("drafter: copies of the text; source suffix, policy reward, depth 7"));
     let bare = object(&[&ASK[..], &["--json"]].concat());
     assert_eq!(bare.get("stats"), None, "only where asked for");

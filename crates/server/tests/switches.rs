@@ -136,3 +136,66 @@ fn c_15_the_worker_switches_start_a_worker() {
         "without a drafter there is nothing to switch"
     );
 }
+
+/// C-32: what differs by a setting alone is compared by `eval rows` and `eval kl --reference-rows`, each in a
+/// process of its own. Settings of class equal give exactly 0; leaving out the model's roundings does not.
+#[test]
+fn c_32_settings_of_one_model_are_compared_by_recorded_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rows, prose) = (dir.path().join("rows"), dir.path().join("prose"));
+    let words = "The keeper wrote of the wind, of the ships, and of the light that he kept. ";
+    std::fs::write(&prose, words.repeat(16)).unwrap();
+    let (rows, prose) = (rows.to_str().unwrap(), prose.to_str().unwrap());
+    let text = [
+        "--text",
+        prose,
+        "--window",
+        "64",
+        "--windows",
+        "2",
+        "--json",
+    ];
+    let made = run(
+        &[],
+        &[&["eval", "rows", rows, "--threads", "1"], &text[..]].concat(),
+    );
+    assert!(made.status.success(), "{}", said(&made));
+    assert_eq!(json(&made)["rows"], 62);
+    let kl = |variables: &[(&str, &str)], options: &[&str]| {
+        let reference = ["eval", "kl", "--reference-rows", rows];
+        let output = run(variables, &[&reference, options, &text[..]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        json(&output)
+    };
+    let baseline = [("FOURSPARK_CPU_ISA", "baseline")];
+    for (variables, options) in [
+        (&[][..], &["--threads", "1"][..]),
+        (&[], &["--threads", "3", "--chunk", "9"]),
+        (&baseline, &["--threads", "2"]),
+    ] {
+        let same = kl(variables, options);
+        let exact = (&same["kl"], &same["kl_max"], &same["top1"]);
+        assert_eq!(
+            exact,
+            (&0.0.into(), &0.0.into(), &1.0.into()),
+            "{options:?}"
+        );
+        assert_eq!(same["fingerprint"], same["reference_fingerprint"]);
+        assert_eq!(same["fingerprint"], json(&made)["fingerprint"]);
+    }
+    let plain = kl(&[], &["--threads", "1", "--no-kv-sim"]);
+    assert!(plain["kl"].as_f64().unwrap() > 0.0, "{plain}");
+    assert_eq!(
+        (&plain["kv_sim"], &plain["scored"]),
+        (&false.into(), &62.into())
+    );
+    // Nothing is written over, and one reference is enough.
+    let again = run(&[], &[&["eval", "rows", rows], &text[..]].concat());
+    assert_eq!(again.status.code(), Some(1));
+    let two = ["eval", "kl", "--reference-rows", rows, "--reference", rows];
+    assert_eq!(run(&[], &[&two, &text[..]].concat()).status.code(), Some(2));
+    assert_eq!(
+        run(&[], &[&two[..2], &text[..]].concat()).status.code(),
+        Some(2)
+    );
+}

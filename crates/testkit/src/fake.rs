@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine_core::seams::TargetInfo;
+use engine_core::seams::{Counters, TargetInfo};
 use engine_core::{
     Fault, NumericClass, Out, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want,
 };
@@ -38,6 +38,8 @@ pub struct FakeTarget {
     in_flight: Option<Ticket>,
     watch: Arc<Watch>,
     sampler: Sampler,
+    counts: bool,
+    counted: Counters,
 }
 
 impl std::fmt::Debug for FakeTarget {
@@ -180,6 +182,8 @@ impl FakeTarget {
             in_flight: None,
             watch: Arc::default(),
             sampler: Sampler::new(n_vocab),
+            counts: true,
+            counted: Counters::default(),
         };
         this.saying(move |tokens| {
             let last = tokens.last().copied().unwrap_or(0);
@@ -224,6 +228,17 @@ impl FakeTarget {
         change(&mut self.info);
         self
     }
+
+    /// A target that counts nothing. Otherwise a pass that ran is one launch that reads
+    /// [`Self::PASS_BYTES`].
+    #[must_use]
+    pub fn without_counters(mut self) -> Self {
+        self.counts = false;
+        self
+    }
+
+    /// Bytes that a pass says it read.
+    pub const PASS_BYTES: u64 = 1000;
 
     /// Refuses pass `nth`, counted from 1.
     #[must_use]
@@ -361,6 +376,10 @@ impl Target for FakeTarget {
         &self.info
     }
 
+    fn counters(&self) -> Option<Counters> {
+        self.counts.then_some(self.counted)
+    }
+
     fn open(&mut self) -> Result<SeqId, Fault> {
         self.place(Sequence::default())
     }
@@ -404,6 +423,8 @@ impl Target for FakeTarget {
         for span in spans {
             self.fill(tokens, span)?;
         }
+        self.counted.launches += 1;
+        self.counted.weight_bytes += Self::PASS_BYTES;
         let ticket = Ticket(nth);
         self.in_flight = Some(ticket);
         Ok(ticket)

@@ -7,4 +7,4 @@ mod target;
 
 pub use drafter::{Ask, Backbone, DraftRows, Drafter, Proposal};
 pub use owner::{Fence, Owner, RouteSlot};
-pub use target::{Target, TargetInfo};
+pub use target::{Counters, Target, TargetInfo};

@@ -31,6 +31,22 @@ pub struct TargetInfo {
     pub fingerprint: [u8; 32],
 }
 
+/// What a target has done since its start, in words that fit any device. Whoever measures compares
+/// them, to know which path was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes of weights that products read.
+    pub weight_bytes: u64,
+    /// Groups of work that ran: products of one region on a CPU, kernels on a device. The same for the
+    /// same passes, however many threads there are.
+    pub launches: u64,
+    /// Work that was done in another way than the one chosen for it; 0 where there is one way only.
+    pub fallbacks: u64,
+    /// Times a part of the machine was waited for too long, and work went on without it for a while.
+    /// Depends on what else runs.
+    pub stalls: u64,
+}
+
 /// A model that turns tokens into rows and keeps the state of many sequences.
 ///
 /// `submit` writes rows beyond the committed position; they become state when `commit` moves the
@@ -38,6 +54,11 @@ pub struct TargetInfo {
 pub trait Target {
     /// Shapes and limits.
     fn info(&self) -> &TargetInfo;
+
+    /// What it has done since its start; `None` if it does not count, which is not the same as 0.
+    fn counters(&self) -> Option<Counters> {
+        None
+    }
 
     /// Opens an empty sequence.
     ///

@@ -7,14 +7,14 @@
 //! files.
 
 mod pass;
-mod stats;
+pub(crate) mod stats;
 
 use engine_core::{Fault, Target, TokenId};
 
 use crate::error::ToolError;
 use crate::progress::{self, Progress};
 
-use pass::{Scorer, rows_at_once};
+pub(crate) use pass::{Scorer, rows_at_once};
 pub use stats::log_softmax;
 
 /// Tokens seen from nothing, some of them scored.
@@ -170,7 +170,7 @@ pub fn compare(
 
 /// Refuses what cannot be scored. The last token of a window is never fed, so that no target checks
 /// it: ids are checked here.
-fn begin(
+pub(crate) fn begin(
     windows: &[Window<'_>],
     n_vocab: usize,
     progress: &mut dyn Progress,

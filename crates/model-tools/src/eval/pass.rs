@@ -8,13 +8,13 @@ use super::Window;
 const ROWS: usize = 64;
 
 /// Rows to ask these targets for at a time, so that their rows stand side by side.
-pub(super) fn rows_at_once(targets: &[&dyn Target]) -> usize {
+pub(crate) fn rows_at_once(targets: &[&dyn Target]) -> usize {
     let most = targets.iter().map(|t| t.info().span_max);
     most.fold(ROWS, usize::min)
 }
 
 /// A window under way. Closes its sequence when dropped.
-pub(super) struct Scorer<'a> {
+pub(crate) struct Scorer<'a> {
     target: &'a mut dyn Target,
     window: &'a Window<'a>,
     seq: SeqId,
@@ -22,14 +22,14 @@ pub(super) struct Scorer<'a> {
 }
 
 /// Logits of consecutive positions and the tokens that followed.
-pub(super) struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     logits: &'a [f32],
     n_vocab: usize,
     next: &'a [TokenId],
 }
 
 impl Rows<'_> {
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[f32], TokenId)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[f32], TokenId)> {
         self.logits
             .chunks_exact(self.n_vocab)
             .zip(self.next.iter().copied())
@@ -37,7 +37,7 @@ impl Rows<'_> {
 }
 
 impl<'a> Scorer<'a> {
-    pub(super) fn new(target: &'a mut dyn Target, window: &'a Window<'a>) -> Result<Self, Fault> {
+    pub(crate) fn new(target: &'a mut dyn Target, window: &'a Window<'a>) -> Result<Self, Fault> {
         let seq = target.open()?;
         Ok(Self {
             target,
@@ -49,7 +49,7 @@ impl<'a> Scorer<'a> {
 
     /// The next `rows` rows, or fewer at the end; `None` at the end of the window. The last token is never fed: nothing scores
     /// what follows it.
-    pub(super) fn advance(&mut self, rows: usize) -> Result<Option<Rows<'_>>, Fault> {
+    pub(crate) fn advance(&mut self, rows: usize) -> Result<Option<Rows<'_>>, Fault> {
         let end = self.window.tokens.len().saturating_sub(1);
         if self.window.scored() == 0 {
             return Ok(None);

@@ -101,7 +101,7 @@ impl Sum {
 
 /// Sums over two models.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     reference: Sum,
     model: Sum,
     kl: Sum,
@@ -110,7 +110,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn add(&mut self, p: &[f32], q: &[f32], next: TokenId) {
+    pub(crate) fn add(&mut self, p: &[f32], q: &[f32], next: TokenId) {
         self.reference.add(-log_softmax(p, next));
         self.model.add(-log_softmax(q, next));
         let kl = kl(p, q);
@@ -119,7 +119,7 @@ impl Pair {
         self.agree += usize::from(argmax(p) == argmax(q));
     }
 
-    pub(super) fn divergence(mut self) -> Divergence {
+    pub(crate) fn divergence(mut self) -> Divergence {
         self.each.sort_by(f64::total_cmp);
         // The smallest value that at least this share of the positions does not exceed.
         let quantile = |share: f64| {

@@ -124,6 +124,9 @@ pub(crate) struct ModelArgs {
     /// Keep compiled kernels in this folder; without it every start on a device compiles them.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) kernel_cache: Option<PathBuf>,
+    /// Most tokens of a prompt in one pass [default: 512]. Changes no byte of any answer.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    pub(crate) chunk: Option<u32>,
     /// Leave out the model's own roundings of cached rows, to compare with programs without them.
     #[arg(long)]
     pub(crate) no_kv_sim: bool,
@@ -387,11 +390,24 @@ pub(crate) enum EvalCommand {
         #[command(flatten)]
         text: EvalTextArgs,
     },
+    /// Write the model's rows of logits over the text into a file, for `eval kl --reference-rows`.
+    Rows {
+        /// The file to write; it must not be there yet.
+        output: PathBuf,
+        #[command(flatten)]
+        model: ModelArgs,
+        #[command(flatten)]
+        text: EvalTextArgs,
+    },
     /// Divergence: how far the model's predictions are from another's.
     Kl {
         /// The model to compare with (GGUF), usually the unquantised one.
-        #[arg(long, value_name = "FILE")]
-        reference: PathBuf,
+        #[arg(long, value_name = "FILE", required_unless_present = "reference_rows")]
+        reference: Option<PathBuf>,
+        /// Rows to compare with, from `eval rows` on the same text: a model with other options or
+        /// switches.
+        #[arg(long, value_name = "FILE", conflicts_with = "reference")]
+        reference_rows: Option<PathBuf>,
         #[command(flatten)]
         model: ModelArgs,
         #[command(flatten)]

@@ -1,11 +1,12 @@
 //! `eval ppl` and `eval kl`: quality of a model on a text.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fourspark::{EngineOptions, EngineParts};
-use model_tools::eval::{Window, compare, perplexity, windows};
-use serde_json::json;
+use model_tools::eval::{Divergence, Window, compare, perplexity, windows};
+use model_tools::recorded::{self, Recorded};
+use serde_json::{Value, json};
 
 use super::args::{EvalCommand, EvalTextArgs, ModelArgs};
 use super::bar::Bar;
@@ -17,9 +18,19 @@ pub(crate) fn eval(command: &EvalCommand) -> Result<()> {
         EvalCommand::Ppl { model, text } => ppl(model, text),
         EvalCommand::Kl {
             reference,
+            reference_rows,
             model,
             text,
-        } => kl(reference, model, text),
+        } => match (reference, reference_rows) {
+            (_, Some(rows)) => kl_of_rows(rows, model, text),
+            (Some(file), None) => kl_of_file(file, model, text),
+            (None, None) => bail!("expected --reference or --reference-rows"),
+        },
+        EvalCommand::Rows {
+            output,
+            model,
+            text,
+        } => rows(output, model, text),
     }
 }
 
@@ -44,18 +55,15 @@ fn ppl(args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
     let found = perplexity(&mut *parts.target, &windows, &mut bar)?;
     drop(bar);
     if text.json {
-        let object = json!({
+        let mut object = json!({
             "perplexity": found.value(),
             "perplexity_error": found.error(),
             "nll": found.nll,
             "nll_error": found.nll_error,
             "scored": found.scored,
             "window": text.window,
-            "model": parts.info.file,
-            "fingerprint": parts.info.fingerprint,
-            "class": parts.info.class.to_string(),
-            "switches": switching::changed(switching::effective()),
         });
+        describe(&mut object, &parts);
         return out::write(&format!("{object}\n"));
     }
     out::write(&format!(
@@ -67,7 +75,55 @@ fn ppl(args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
     ))
 }
 
-fn kl(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
+fn rows(output: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
+    let mut parts = load(args, text)?;
+    let tokens = tokens(&parts, &text.text)?;
+    let windows = cut(&tokens, text)?;
+    let mut bar = Bar::new(Interrupt::listen()?);
+    let head = recorded::record(&mut *parts.target, &windows, output, &mut bar)?;
+    drop(bar);
+    if text.json {
+        let mut object = json!({
+            "rows": head.rows,
+            "n_vocab": head.n_vocab,
+            "window": text.window,
+        });
+        describe(&mut object, &parts);
+        return out::write(&format!("{object}\n"));
+    }
+    out::write(&format!(
+        "{} rows of {} logits in {}\n",
+        head.rows,
+        head.n_vocab,
+        output.display()
+    ))
+}
+
+/// What was scored, and how it ran.
+fn describe(object: &mut Value, parts: &EngineParts) {
+    let info = &parts.info;
+    object["model"] = json!(info.file);
+    object["fingerprint"] = json!(info.fingerprint);
+    object["class"] = json!(info.class.to_string());
+    object["threads"] = json!(info.threads);
+    object["kv_sim"] = json!(info.kv_sim);
+    object["switches"] = switching::changed(switching::effective());
+}
+
+fn kl_of_rows(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
+    let reference = Recorded::open(reference)?;
+    let mut ours = load(args, text)?;
+    let tokens = tokens(&ours, &text.text)?;
+    let windows = cut(&tokens, text)?;
+    let theirs = reference.head().fingerprint;
+    let mut bar = Bar::new(Interrupt::listen()?);
+    let found = recorded::compare(reference, &mut *ours.target, &windows, &mut bar)?;
+    drop(bar);
+    let theirs: String = theirs.iter().map(|b| format!("{b:02x}")).collect();
+    tell(&found, &ours, (None, theirs), text)
+}
+
+fn kl_of_file(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
     let mut ours = load(args, text)?;
     let options = EngineOptions {
         ctx: Some(text.window as usize),
@@ -80,8 +136,19 @@ fn kl(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
     let mut bar = Bar::new(Interrupt::listen()?);
     let found = compare(&mut *theirs.target, &mut *ours.target, &windows, &mut bar)?;
     drop(bar);
+    let theirs = (theirs.info.file, theirs.info.fingerprint);
+    tell(&found, &ours, theirs, text)
+}
+
+/// Shows a divergence. `reference`: its file, if it is one, and its fingerprint.
+fn tell(
+    found: &Divergence,
+    ours: &EngineParts,
+    reference: (Option<PathBuf>, String),
+    text: &EvalTextArgs,
+) -> Result<()> {
     if text.json {
-        let object = json!({
+        let mut object = json!({
             "kl": found.kl,
             "kl_error": found.kl_error,
             "kl_median": found.kl_median,
@@ -92,10 +159,10 @@ fn kl(reference: &Path, args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {
             "perplexity_reference": found.reference.value(),
             "scored": found.model.scored,
             "window": text.window,
-            "model": ours.info.file,
-            "reference": theirs.info.file,
-            "switches": switching::changed(switching::effective()),
+            "reference": reference.0,
+            "reference_fingerprint": reference.1,
         });
+        describe(&mut object, ours);
         return out::write(&format!("{object}\n"));
     }
     out::write(&format!(

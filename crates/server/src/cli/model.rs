@@ -25,6 +25,7 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
         threads: args.threads.map(usize::from),
+        chunk: args.chunk.map(|n| n as usize),
         kv_sim: !args.no_kv_sim,
         dialects: dialects(&args.dialect),
         device,

@@ -1,16 +1,19 @@
 //! `fourspark run`: one prompt, one answer.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use fourspark::answer::{Collected, Next};
-use fourspark::{Answer, AnswerStream, ChatRequest, Engine, Event, Finish, Message, TokenId};
+use fourspark::{
+    Answer, AnswerStream, ChatRequest, Engine, Event, Finish, Message, RoleFormat, Stats, TokenId,
+};
 use serde_json::json;
 
 use super::args::RunArgs;
 use super::interrupt::Interrupt;
 use super::{model, out, switching};
-use crate::drafting;
+use crate::{counters, drafting};
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let generate = model::generate(&args.sample);
@@ -132,7 +135,7 @@ pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
     )
 }
 
-/// What the speculative loop counted, a line each.
+/// What the engine and the speculative loop counted, a line each.
 fn stats(engine: &Engine) -> String {
     let counted = engine.stats();
     let mut lines = vec![match (&engine.info().draft, &counted.drafter_lost) {
@@ -143,9 +146,11 @@ fn stats(engine: &Engine) -> String {
     lines.extend(
         counted
             .drafter_alarm
+            .as_ref()
             .map(|why| format!("drafter alarm: {why}")),
     );
     lines.extend(drafting::worker_lines(engine.info().draft.as_ref()));
+    lines.extend(counters::lines(&counted));
     let numbers = counted.speculation.numbers();
     lines.extend(
         numbers
@@ -195,7 +200,7 @@ fn to_json(
             "prefill_tok_per_s": outcome.prefill_rate(),
             "decode_tok_per_s": outcome.decode_rate(),
         },
-        "counters": counters(engine),
+        "counters": counted_json(&counted),
         "class": info.class.to_string(),
         "switches": switching::changed(switching::effective()),
         "model": {
@@ -204,6 +209,7 @@ fn to_json(
             "fingerprint": info.fingerprint,
             "threads": info.threads,
             "kv_sim": info.kv_sim,
+            "tensors": tensors(&info.formats),
         },
     });
     if stats {
@@ -213,16 +219,28 @@ fn to_json(
 }
 
 /// What the engine counted, so that a record can show which path was taken.
-fn counters(engine: &Engine) -> serde_json::Value {
-    let stats = engine.stats();
-    json!({
+fn counted_json(stats: &Stats) -> serde_json::Value {
+    let mut object = json!({
         "passes": stats.passes,
         "pass_tokens": stats.pass_tokens,
         "proposed_tokens": stats.proposed_tokens,
         "accepted_tokens": stats.accepted_tokens,
         "failed": stats.failed,
         "drafter_lost": stats.drafter_lost,
-    })
+    });
+    if let Some(map) = object.as_object_mut() {
+        counters::add(map, stats);
+    }
+    object
+}
+
+/// How many tensors of each format were loaded, over all roles.
+fn tensors(formats: &[RoleFormat]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for f in formats {
+        *counts.entry(f.format.as_str()).or_default() += f.tensors;
+    }
+    counts
 }
 
 fn finish_name(finish: &Finish) -> &'static str {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use fourspark::{RoleFormat, Thinking};
+use fourspark::{RoleFormat, Stats, Thinking};
 use serde_json::{Value, json};
 
 use super::{ApiError, App, unix_seconds};
-use crate::drafting;
+use crate::{counters, drafting};
 
 pub(crate) async fn root(State(app): State<Arc<App>>) -> String {
     format!(
@@ -112,7 +112,13 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
         "features": features,
         "drafter": drafting::props(info.draft.as_ref(), &stats),
         "switches": switches,
-        "stats": {
+        "stats": counted(&stats),
+    }))
+}
+
+/// Everything the engine counted.
+fn counted(stats: &Stats) -> Value {
+    let mut object = json!({
             "queued": stats.queued,
             "active": stats.active,
             "in_flight": stats.in_flight(),
@@ -127,9 +133,12 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "prompt_tokens": stats.prompt_tokens,
             "generated_tokens": stats.generated_tokens,
             "busy_s": stats.busy.as_secs_f64(),
-            "speculation": drafting::numbers(&stats),
-        },
-    }))
+            "speculation": drafting::numbers(stats),
+    });
+    if let Some(map) = object.as_object_mut() {
+        counters::add(map, stats);
+    }
+    object
 }
 
 fn role_format(f: &RoleFormat) -> Value {
