@@ -1,0 +1,317 @@
+//! The Flash model at full size with made-up weights (label synth) on a device: load, a few tokens held against
+//! the CPU bit by bit, then what passes cost.
+//!
+//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--steps N] [--depth N,N,..] [--span N]`. Shapes and names are
+//! those of the released model (`gguf::fixture`); experts are FP2 (gate, up) and FP3 (down), what antirez's mix holds in
+//! Q8_0 is FP4_FAST, the rest is stored as there. All tensors of a format share one buffer of pseudo-random blocks with
+//! scales of a weight's usual size, so that the host holds a few gigabytes; a device gets every tensor of its own.
+#![allow(clippy::print_stdout)]
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use device::cache::Cache;
+use device::driver::Driver;
+use device::{Device, cuda, hip};
+use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
+use ds4_target::{CpuTarget, GgufSource, Model, Options};
+use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
+use fpx_quant::{Format, Fp2Dialect};
+use gguf::fixture::flash_builder;
+use gguf::names::Dialect;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The model's table with other formats and made-up bytes.
+struct Synth {
+    table: GgufSource,
+    buffers: Mutex<HashMap<Format, Arc<Vec<u8>>>>,
+}
+
+/// The recipe.
+fn recipe(format: Format) -> Format {
+    match format {
+        Format::Iq2Xxs => Format::Fp2(Fp2Dialect::Signed),
+        Format::Q2K => Format::Fp3,
+        Format::Q8_0 => Format::Fp4Fast,
+        other => other,
+    }
+}
+
+/// splitmix64.
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Bytes of a format for `bytes` bytes: random codes, scales in a narrow range.
+fn fill(format: Format, bytes: usize) -> Vec<u8> {
+    let mut state = bytes as u64;
+    let mut out: Vec<u8> = Vec::with_capacity(bytes + 8);
+    match format {
+        // 0.5 to 1: norms, biases, factors.
+        Format::F32 => {
+            while out.len() < bytes {
+                let bits = 0x3f00_0000 | (random(&mut state) as u32 & 0x007f_ffff);
+                out.extend(bits.to_le_bytes());
+            }
+        }
+        // +-0.015 to 0.03.
+        Format::F16 => {
+            while out.len() < bytes {
+                let bits = 0x2400 | (random(&mut state) as u16 & 0x83ff);
+                out.extend(bits.to_le_bytes());
+            }
+        }
+        // Six different experts a token.
+        Format::I32 => {
+            for token in 0..bytes as u32 / 24 {
+                for slot in 0..6 {
+                    out.extend(((token * 7 + slot * 41) % 256).to_le_bytes());
+                }
+            }
+        }
+        _ => {
+            while out.len() < bytes {
+                out.extend(random(&mut state).to_le_bytes());
+            }
+            let (size, scales) = match format {
+                Format::Fp4Fast => (format.block_bytes(), 1),
+                _ => (format.block_bytes(), 2),
+            };
+            for block in out.chunks_exact_mut(size) {
+                for scale in &mut block[size - scales..] {
+                    *scale = 0x18 | (*scale & 7);
+                }
+            }
+        }
+    }
+    out.truncate(bytes);
+    out
+}
+
+impl Source for Synth {
+    fn name(&self) -> &str {
+        "synth:flash"
+    }
+
+    fn meta(&self, key: &str) -> Option<MetaValue> {
+        self.table.meta(key)
+    }
+
+    fn tensor(&self, name: &str) -> Option<RawTensor> {
+        let raw = self.table.tensor(name)?;
+        let format = recipe(raw.format);
+        let elems: u64 = raw.shape.iter().product();
+        let bytes = elems as usize / format.block_elems() * format.block_bytes();
+        let mut buffers = self.buffers.lock().ok()?;
+        let buffer = buffers.entry(format).or_default();
+        if buffer.len() < bytes {
+            *buffer = Arc::new(fill(format, bytes));
+        }
+        let owner = Arc::clone(buffer);
+        Some(RawTensor {
+            shape: raw.shape,
+            format,
+            bytes: Bytes::new(owner, 0, bytes)?,
+        })
+    }
+
+    fn tensor_names(&self) -> Vec<String> {
+        self.table.tensor_names()
+    }
+}
+
+struct Args {
+    device: String,
+    cache: Option<std::path::PathBuf>,
+    compare: usize,
+    steps: usize,
+    depths: Vec<usize>,
+    options: Options,
+}
+
+fn args() -> Result<Args> {
+    let mut a = Args {
+        device: "cuda:0".into(),
+        cache: None,
+        compare: 3,
+        steps: 50,
+        depths: vec![64, 2048, 8192],
+        options: Options {
+            n_ctx: 16_384,
+            n_seq_max: 2,
+            span_max: 2048,
+            ..Options::default()
+        },
+    };
+    let mut given = std::env::args().skip(1);
+    while let Some(name) = given.next() {
+        let value = given.next().ok_or(format!("{name}: a value is missing"))?;
+        match name.as_str() {
+            "--device" => a.device = value,
+            "--cache" => a.cache = Some(value.into()),
+            "--compare" => a.compare = value.parse()?,
+            "--steps" => a.steps = value.parse()?,
+            "--span" => a.options.span_max = value.parse()?,
+            "--depth" => {
+                let depths = value.split(',').map(str::parse);
+                a.depths = depths.collect::<std::result::Result<_, _>>()?;
+            }
+            _ => return Err(format!("unknown option {name}").into()),
+        }
+    }
+    Ok(a)
+}
+
+fn main() -> Result<()> {
+    let a = args()?;
+    let (kind, ordinal) = a.device.split_once(':').ok_or("--device: cuda:N or hip:N")?;
+    let ordinal = ordinal.parse()?;
+    match kind {
+        "cuda" => run(&cuda::runtime(&cuda::Settings::default())?.open(ordinal)?, &a),
+        "hip" => run(&hip::runtime(&hip::Settings::default())?.open(ordinal)?, &a),
+        _ => Err("--device: cuda:N or hip:N".into()),
+    }
+}
+
+fn model() -> Result<Arc<Model>> {
+    let start = Instant::now();
+    let file = std::env::temp_dir().join(format!("synth-flash-{}.gguf", std::process::id()));
+    flash_builder(Dialect::Antirez)?.write_sparse(&file)?;
+    let opened = gguf::Gguf::open(&file, &gguf::OpenOptions::default());
+    std::fs::remove_file(&file)?;
+    let synth = Synth {
+        table: GgufSource::new(opened?),
+        buffers: Mutex::default(),
+    };
+    let model = Arc::new(Model::load(&synth)?);
+    println!("made up {:.1} s", start.elapsed().as_secs_f64());
+    Ok(model)
+}
+
+fn span(seq: SeqId, pos: usize, n: usize, want: Want) -> Span {
+    Span {
+        seq,
+        pos: pos as u32,
+        range: 0..n,
+        out: Out::All,
+        want,
+        tap: Tap::default(),
+    }
+}
+
+fn ids(n: usize, seed: u64) -> Vec<TokenId> {
+    let mut state = seed;
+    (0..n).map(|_| (random(&mut state) % 129_280) as TokenId).collect()
+}
+
+/// Logits of one span as bits; commits `keep` tokens.
+fn logits(t: &mut dyn Target, seq: SeqId, tokens: &[TokenId], keep: usize) -> Result<Vec<u32>> {
+    let pos = t.pos(seq).ok_or("not open")? as usize;
+    let ticket = t.submit(tokens, &[span(seq, pos, tokens.len(), Want::Logits)])?;
+    let bits = t.wait(ticket, None)?.logits.iter().map(|v| v.to_bits()).collect();
+    t.commit(seq, (pos + keep) as u32);
+    Ok(bits)
+}
+
+fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
+    println!("device {}: {}, label synth", device.id(), device.facts().name);
+    let model = model()?;
+    let cache = a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
+    let (start, mut bytes) = (Instant::now(), 0);
+    let settings = Settings {
+        cache: cache.transpose()?,
+        progress: &mut |_, total| bytes = total,
+        graph_tokens: 16,
+    };
+    let mut t = DeviceTarget::new(Arc::clone(&model), a.options.clone(), device, settings)?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!("loaded {bytes} bytes of weights in {seconds:.1} s");
+    compare(&model, &mut t, a)?;
+    for depth in &a.depths {
+        at_depth(&mut t, *depth, a.steps)?;
+    }
+    println!("{:?}", t.counts());
+    Ok(())
+}
+
+/// A chunk, steps and a verify on both; every bit of logits and the state.
+fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> Result<()> {
+    if a.compare == 0 {
+        return Ok(());
+    }
+    let mut cpu = CpuTarget::new(Arc::clone(model), a.options.clone())?;
+    let (x, y) = (cpu.open()?, t.open()?);
+    let ids = ids(8 + a.compare + 4, 3);
+    let (start, mut values, mut differing) = (Instant::now(), 0, 0);
+    let mut at = 0;
+    let steps = (0..a.compare).map(|_| (1, 1));
+    for (n, keep) in [(8, 8)].into_iter().chain(steps).chain([(4, 2)]) {
+        let want = logits(&mut cpu, x, &ids[at..at + n], keep)?;
+        let got = logits(t, y, &ids[at..at + n], keep)?;
+        let wrong = want.iter().zip(&got).filter(|(w, g)| w != g).count();
+        let finite = want.iter().filter(|w| f32::from_bits(**w).is_finite()).count();
+        println!("{n} tokens at {at}: {} logits, {finite} finite, {wrong} differ", want.len());
+        values += want.len();
+        differing += wrong;
+        at += keep;
+    }
+    let same = cpu.digest(x)? == t.digest(y)?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!("compared {values} logits, {differing} differ; states equal: {same}; {seconds:.1} s");
+    t.close(y);
+    if differing == 0 && same {
+        return Ok(());
+    }
+    Err("the device differs from the CPU".into())
+}
+
+/// Prefill to a depth, then passes of 1 to 8 tokens there, their tokens drawn on the device.
+fn at_depth<R: Driver>(t: &mut DeviceTarget<R>, depth: usize, steps: usize) -> Result<()> {
+    let seq = t.open()?;
+    let ids = ids(depth.max(16), 9);
+    let start = Instant::now();
+    for (at, part) in ids[..depth].chunks(t.info().span_max).enumerate() {
+        let pos = at * t.info().span_max;
+        let mut s = span(seq, pos, part.len(), Want::Ids(Arc::new(SamplePlan::greedy())));
+        s.out = Out::Last;
+        let ticket = t.submit(part, &[s])?;
+        t.wait(ticket, None)?;
+        t.commit(seq, (pos + part.len()) as u32);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!("prefill of {depth}: {:.0} tokens/s", depth as f64 / seconds);
+    for q in [1usize, 2, 3, 4, 5, 6, 8] {
+        let mut times = Vec::new();
+        for i in 0..steps + 3 {
+            let start = Instant::now();
+            let want = Want::Ids(Arc::new(SamplePlan::greedy()));
+            // New tokens each time: the first layers route by token.
+            let tokens = &ids[(i * 3) % (ids.len() - q)..][..q];
+            let ticket = t.submit(tokens, &[span(seq, depth, q, want)])?;
+            t.wait(ticket, None)?;
+            t.commit(seq, depth as u32);
+            if i >= 3 {
+                times.push(start.elapsed().as_secs_f64());
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        let at = |share: usize| 1e3 * times[(times.len() - 1) * share / 4];
+        println!(
+            "  depth {depth}, {q} tokens: median {:.3} ms ({:.3} to {:.3}), {:.1} passes/s",
+            at(2),
+            at(1),
+            at(3),
+            1e3 / at(2)
+        );
+    }
+    t.close(seq);
+    Ok(())
+}
