@@ -23,6 +23,8 @@
 #[cfg(target_os = "linux")]
 pub mod channel;
 #[cfg(target_os = "linux")]
+mod copy;
+#[cfg(target_os = "linux")]
 mod crc;
 pub mod error;
 #[cfg(target_os = "linux")]

@@ -25,6 +25,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::copy::PIECE;
 use crate::error::LinkError;
 use crate::turn::Turn;
 
@@ -294,19 +295,23 @@ impl Region {
 
     fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "within the mapping");
-        // SAFETY: inside the mapping, by the assertion.
-        let to = unsafe { self.at.as_ptr().add(at) };
-        // SAFETY: both ranges are valid for the length; the mapping is no memory that `bytes` could lie in,
-        // since no reference to it is ever made.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        for (n, piece) in bytes.chunks(PIECE).enumerate() {
+            // SAFETY: inside the mapping, by the assertion.
+            let to = unsafe { self.at.as_ptr().add(at + n * PIECE) };
+            // SAFETY: both ranges are valid for the length; the mapping is no memory that `bytes` could lie
+            // in, since no reference to it is ever made.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len()) };
+        }
     }
 
     fn get(&self, at: usize, to: &mut [u8]) {
         assert!(at + to.len() <= self.len, "within the mapping");
-        // SAFETY: inside the mapping, by the assertion.
-        let from = unsafe { self.at.as_ptr().add(at) };
-        // SAFETY: as in `put`.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        for (n, piece) in to.chunks_mut(PIECE).enumerate() {
+            // SAFETY: inside the mapping, by the assertion.
+            let from = unsafe { self.at.as_ptr().add(at + n * PIECE) };
+            // SAFETY: as in `put`.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+        }
     }
 }
 

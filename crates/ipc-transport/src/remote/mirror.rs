@@ -9,6 +9,7 @@
 use engine_core::mutant::mutant;
 use engine_core::{Fault, Pos, SeqId};
 
+use crate::copy::copy;
 use crate::frame::{Entry, Kind};
 
 /// Rows of positions `low..end`; empty when they are equal.
@@ -102,7 +103,7 @@ impl Mirror {
         let skip = n.saturating_sub(self.ring);
         for (i, row) in features.chunks_exact(self.width).enumerate().skip(skip) {
             let at = self.at(pos + i as Pos);
-            self.rows[at..at + self.width].copy_from_slice(row);
+            copy(row, &mut self.rows[at..at + self.width]);
         }
         self.end = end;
         self.low = self.low.max(end.saturating_sub(self.ring as Pos));

@@ -10,6 +10,7 @@ use engine_core::{Fault, SeqId, Ticket};
 use super::ask::Session;
 use super::life::{Life, lost};
 use super::mirror::Mirror;
+use crate::copy::copied;
 use crate::error::LinkError;
 use crate::frame::{BODY_MAX, ENTRY, Entry, Header, Kind, Op, Status};
 use crate::handshake::refusal_text;
@@ -290,8 +291,8 @@ impl Session {
         let (normed, pre_norm) = floats.split_at(values);
         Ok(DraftRows {
             rows,
-            normed: normed.to_vec(),
-            pre_norm: pre_norm.to_vec(),
+            normed: copied(normed),
+            pre_norm: copied(pre_norm),
         })
     }
 

@@ -214,9 +214,11 @@ fn faults_everywhere(case: &Case, choice: Choice, stride: usize) -> usize {
                 break;
             }
             reached += 1;
-            // The last point may lie in the farewell.
+            // The last point may lie in the farewell, and a worker lost at the last draft of a text is not
+            // asked for again.
+            let up = report.state == State::Up || report.restarts == 0;
             assert!(
-                report.lost <= 1 && report.state == State::Up,
+                report.lost <= 1 && up && report.state != State::Lost,
                 "{at}: {report:?}"
             );
         }

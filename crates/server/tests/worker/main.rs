@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 #[path = "../common/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the other tests")]
 mod common;
 
 mod alone;

@@ -37,24 +37,22 @@ impl Serving {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut this = Self {
+            child,
+            stderr,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            said: String::new(),
+        };
         loop {
             let mut line = String::new();
-            assert!(
-                stderr.read_line(&mut line).unwrap() > 0,
-                "the server ended: {said}"
-            );
+            let read = this.stderr.read_line(&mut line).unwrap();
+            assert!(read > 0, "the server ended: {}", this.said);
             if let Some(address) = line.trim().strip_prefix("listening on http://") {
-                let address = address.parse().unwrap();
-                return Self {
-                    child,
-                    stderr,
-                    address,
-                    said,
-                };
+                this.address = address.parse().unwrap();
+                return this;
             }
-            said += &line;
+            this.said += &line;
         }
     }
 
