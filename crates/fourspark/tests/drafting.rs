@@ -119,7 +119,10 @@ fn no_drafter_policy_or_source_changes_a_token() {
             accepted += u64::from(usage.accepted_tokens);
         }
         assert!(!model || accepted > 0, "{info}: nothing accepted");
-        assert!(accepted < proposed || !model, "{accepted} of {proposed}");
+        // What reward proposes depends on measured times: on a busy machine it may be right each time.
+        let timed = policy == "reward";
+        let some_wrong = accepted < proposed;
+        assert!(some_wrong || !model || timed, "{accepted} of {proposed}");
         let loops = drafting.stats().speculation;
         assert_eq!(
             (loops.offered, loops.matched),

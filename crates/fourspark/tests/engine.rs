@@ -93,7 +93,7 @@ fn an_answer_in_parts_and_as_a_whole() {
             ..ChatRequest::default()
         })
         .unwrap();
-    // Without thinking the model's marker says nothing.
+    // Without thinking the model's marker says nothing; a line break keeps what stood around it apart.
     let events: Vec<Event> = stream.collect();
     let texts: String = events
         .iter()
@@ -102,7 +102,7 @@ fn an_answer_in_parts_and_as_a_whole() {
             _ => None,
         })
         .collect();
-    assert_eq!(texts, "Hm.Four.");
+    assert_eq!(texts, "Hm.\nFour.");
     assert!(matches!(events.last(), Some(Event::Finished(_))));
 }
 

@@ -29,14 +29,18 @@ const REACH: &[(&str, bool)] = &[
     ("--fp2", true),
     ("--fp6", true),
 ];
-/// Options that only choose candidates: given tokens are predicted, so there is nothing to draft.
-const DRAFTING: &[(&str, bool)] = &[
-    ("--draft", false),
-    ("--draft-model", true),
-    ("--draft-policy", true),
-    ("--draft-depth", true),
-    ("--draft-source", true),
-];
+
+/// Whether an option takes a value, and whether it reaches the model; `None` if that is not known.
+/// Options of drafting only choose candidates: given tokens are predicted, so there is nothing to draft.
+fn known(name: &str) -> Option<(bool, bool)> {
+    let reach = REACH.iter().find(|(n, _)| *n == name);
+    match reach {
+        Some((_, takes)) => Some((*takes, true)),
+        None if name == "--draft" => Some((false, false)),
+        None if name.starts_with("--draft-") => Some((true, false)),
+        None => None,
+    }
+}
 
 /// Options of an arm that reach the model, the file among them.
 ///
@@ -48,13 +52,14 @@ fn settings(profile: &Profile, arm: &ArmSpec) -> Result<Vec<String>, String> {
     let mut words = arm.args.iter();
     while let Some(word) = words.next() {
         let name = word.split('=').next().unwrap_or_default();
-        let known = |list: &[(&str, bool)]| list.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
-        let (reaches, takes) = match (known(REACH), known(DRAFTING)) {
-            (Some(takes), _) => (!mutant(324), takes),
-            (None, Some(takes)) => (false, takes),
-            (None, None) => return Err(format!("arm {}: {word} cannot be scored", arm.name)),
-        };
+        let unknown = || format!("arm {}: {word} cannot be scored", arm.name);
+        let (takes, reaches) = known(name).ok_or_else(unknown)?;
+        let reaches = reaches && !mutant(324);
         let value = (takes && !word.contains('=')).then(|| words.next());
+        // A word that is an option itself must not go with the one before it.
+        if value.is_some_and(|v| v.is_none_or(|v| v.starts_with("--"))) {
+            return Err(format!("arm {}: {word} has no value", arm.name));
+        }
         if reaches {
             kept.push(word.clone());
             kept.extend(value.flatten().cloned());
@@ -352,7 +357,18 @@ mod tests {
     #[test]
     fn c_32_arms_that_differ_by_a_setting_are_scored_with_it() {
         let mut toy = Toy::new(0.0);
-        let (record, lacks) = go(&mut toy, &["--no-kv-sim", "--threads", "1", "--draft"], &[]);
+        let (record, lacks) = go(
+            &mut toy,
+            &[
+                "--draft-depth",
+                "3",
+                "--no-kv-sim",
+                "--threads",
+                "1",
+                "--draft",
+            ],
+            &[],
+        );
         assert_eq!((record.kl_micronats, record.rows), (4000, 2040));
         assert_eq!(record.top1_ppm, 996_000);
         assert_eq!((record.replay_kl_micronats, lacks), (0, None));
@@ -390,9 +406,17 @@ mod tests {
 
     #[test]
     fn c_32_an_option_that_cannot_be_scored_is_refused() {
-        let (profile, comparison, root) = arms(&["--seed", "7"], &[]);
-        let error = measure(&mut Toy::new(0.0), root.path(), &profile, &comparison).unwrap_err();
-        assert!(error.contains("--seed"), "{error}");
+        for (args, named) in [
+            (&["--seed", "7"][..], "--seed cannot be scored"),
+            (&["--threads"], "--threads has no value"),
+            (&["--draft-new", "--no-kv-sim"], "--draft-new has no value"),
+            (&["7"], "7 cannot be scored"),
+        ] {
+            let (profile, comparison, root) = arms(args, &[]);
+            let found = measure(&mut Toy::new(0.0), root.path(), &profile, &comparison);
+            let error = found.unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
         let (profile, comparison, root) = arms(&[], &[]);
         std::fs::remove_file(root.path().join("text")).unwrap();
         assert!(measure(&mut Toy::new(0.0), root.path(), &profile, &comparison).is_err());
