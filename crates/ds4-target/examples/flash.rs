@@ -172,10 +172,16 @@ fn args() -> Result<Args> {
 
 fn main() -> Result<()> {
     let a = args()?;
-    let (kind, ordinal) = a.device.split_once(':').ok_or("--device: cuda:N or hip:N")?;
+    let (kind, ordinal) = a
+        .device
+        .split_once(':')
+        .ok_or("--device: cuda:N or hip:N")?;
     let ordinal = ordinal.parse()?;
     match kind {
-        "cuda" => run(&cuda::runtime(&cuda::Settings::default())?.open(ordinal)?, &a),
+        "cuda" => run(
+            &cuda::runtime(&cuda::Settings::default())?.open(ordinal)?,
+            &a,
+        ),
         "hip" => run(&hip::runtime(&hip::Settings::default())?.open(ordinal)?, &a),
         _ => Err("--device: cuda:N or hip:N".into()),
     }
@@ -209,20 +215,31 @@ fn span(seq: SeqId, pos: usize, n: usize, want: Want) -> Span {
 
 fn ids(n: usize, seed: u64) -> Vec<TokenId> {
     let mut state = seed;
-    (0..n).map(|_| (random(&mut state) % 129_280) as TokenId).collect()
+    (0..n)
+        .map(|_| (random(&mut state) % 129_280) as TokenId)
+        .collect()
 }
 
 /// Logits of one span as bits; commits `keep` tokens.
 fn logits(t: &mut dyn Target, seq: SeqId, tokens: &[TokenId], keep: usize) -> Result<Vec<u32>> {
     let pos = t.pos(seq).ok_or("not open")? as usize;
     let ticket = t.submit(tokens, &[span(seq, pos, tokens.len(), Want::Logits)])?;
-    let bits = t.wait(ticket, None)?.logits.iter().map(|v| v.to_bits()).collect();
+    let bits = t
+        .wait(ticket, None)?
+        .logits
+        .iter()
+        .map(|v| v.to_bits())
+        .collect();
     t.commit(seq, (pos + keep) as u32);
     Ok(bits)
 }
 
 fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
-    println!("device {}: {}, label synth", device.id(), device.facts().name);
+    println!(
+        "device {}: {}, label synth",
+        device.id(),
+        device.facts().name
+    );
     let model = model()?;
     let cache = a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
     let (start, mut bytes) = (Instant::now(), 0);
@@ -257,8 +274,14 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
         let want = logits(&mut cpu, x, &ids[at..at + n], keep)?;
         let got = logits(t, y, &ids[at..at + n], keep)?;
         let wrong = want.iter().zip(&got).filter(|(w, g)| w != g).count();
-        let finite = want.iter().filter(|w| f32::from_bits(**w).is_finite()).count();
-        println!("{n} tokens at {at}: {} logits, {finite} finite, {wrong} differ", want.len());
+        let finite = want
+            .iter()
+            .filter(|w| f32::from_bits(**w).is_finite())
+            .count();
+        println!(
+            "{n} tokens at {at}: {} logits, {finite} finite, {wrong} differ",
+            want.len()
+        );
         values += want.len();
         differing += wrong;
         at += keep;
@@ -280,7 +303,12 @@ fn at_depth<R: Driver>(t: &mut DeviceTarget<R>, depth: usize, steps: usize) -> R
     let start = Instant::now();
     for (at, part) in ids[..depth].chunks(t.info().span_max).enumerate() {
         let pos = at * t.info().span_max;
-        let mut s = span(seq, pos, part.len(), Want::Ids(Arc::new(SamplePlan::greedy())));
+        let mut s = span(
+            seq,
+            pos,
+            part.len(),
+            Want::Ids(Arc::new(SamplePlan::greedy())),
+        );
         s.out = Out::Last;
         let ticket = t.submit(part, &[s])?;
         t.wait(ticket, None)?;
