@@ -66,6 +66,8 @@ fn both_devices_give_the_bits_of_the_cpu_and_read_each_other_s_state() {
         let settings = Settings {
             cache: None,
             progress: &mut |_, _| {},
+            // Short passes as graphs, from the second of a shape on.
+            graph_tokens: 4,
         };
         let mut t =
             DeviceTarget::new(Arc::clone(&model), options.clone(), &device, settings).unwrap();
@@ -79,7 +81,7 @@ fn both_devices_give_the_bits_of_the_cpu_and_read_each_other_s_state() {
     }
     let mut at = 0;
     // A chunk, a step, a verify of four of which two stand, and a step from there.
-    for (n, keep) in [(21, 21), (1, 1), (4, 2), (1, 1)] {
+    for (n, keep) in [(21, 21), (1, 1), (4, 2), (1, 1), (1, 1)] {
         let want = pass(&mut cpu, seq, &ids[at..at + n], keep);
         for (ordinal, device) in devices.iter_mut().enumerate() {
             let got = pass(device, seq, &ids[at..at + n], keep);
