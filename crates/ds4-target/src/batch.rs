@@ -1,5 +1,6 @@
 //! A pass, checked: spans of many sequences flattened into one list of tokens.
 
+use engine_core::seams::TargetInfo;
 use engine_core::{Fault, Out, Pos, Span, TokenId};
 
 /// One span of the flattened pass.
@@ -25,13 +26,6 @@ pub(crate) struct Batch {
     pub out: Vec<usize>,
 }
 
-/// What a span is checked against.
-pub(crate) struct Limits {
-    pub n_vocab: usize,
-    pub n_ctx: usize,
-    pub span_max: usize,
-}
-
 impl Batch {
     pub(crate) fn n(&self) -> usize {
         self.tokens.len()
@@ -43,7 +37,7 @@ impl Batch {
         &mut self,
         tokens: &[TokenId],
         spans: &[Span],
-        limits: &Limits,
+        info: &TargetInfo,
         stands: impl Fn(engine_core::SeqId) -> Option<(usize, Pos)>,
     ) -> Result<(), Fault> {
         self.tokens.clear();
@@ -52,7 +46,7 @@ impl Batch {
         self.out.clear();
         for span in spans {
             let (slot, pos) = stands(span.seq).ok_or(Fault::NoSuchSequence(span.seq))?;
-            check(span, pos, tokens, limits)?;
+            check(span, pos, tokens, info)?;
             if self.pieces.iter().any(|p| p.slot == slot) {
                 return Err(Fault::DuplicateSpan(span.seq));
             }
@@ -75,7 +69,7 @@ impl Batch {
     }
 }
 
-fn check(span: &Span, stands: Pos, tokens: &[TokenId], limits: &Limits) -> Result<(), Fault> {
+fn check(span: &Span, stands: Pos, tokens: &[TokenId], info: &TargetInfo) -> Result<(), Fault> {
     let seq = span.seq;
     if span.pos != stands {
         return Err(Fault::WrongPosition {
@@ -93,8 +87,8 @@ fn check(span: &Span, stands: Pos, tokens: &[TokenId], limits: &Limits) -> Resul
             len: tokens.len(),
         });
     }
-    if end - start > limits.span_max {
-        let (wanted, limit) = ((end - start) as u64, limits.span_max as u64);
+    if end - start > info.span_max {
+        let (wanted, limit) = ((end - start) as u64, info.span_max as u64);
         return Err(Fault::Exhausted {
             what: "tokens of a span",
             wanted,
@@ -102,16 +96,16 @@ fn check(span: &Span, stands: Pos, tokens: &[TokenId], limits: &Limits) -> Resul
         });
     }
     let wanted = u64::from(stands) + (end - start) as u64;
-    if wanted > limits.n_ctx as u64 {
+    if wanted > info.n_ctx {
         return Err(Fault::ContextFull {
             seq,
             wanted,
-            limit: limits.n_ctx as u64,
+            limit: info.n_ctx,
         });
     }
     for (i, token) in tokens[start..end].iter().enumerate() {
-        if *token as usize >= limits.n_vocab && !engine_core::mutant::mutant(31) {
-            let n_vocab = limits.n_vocab;
+        if *token as usize >= info.n_vocab && !engine_core::mutant::mutant(31) {
+            let n_vocab = info.n_vocab;
             return Err(Fault::BadToken {
                 token: *token,
                 index: start + i,

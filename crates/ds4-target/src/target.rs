@@ -10,7 +10,7 @@ use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use fpx_quant::{A8Rows, Out};
 use sampling::Sampler;
 
-use crate::batch::{Batch, Limits};
+use crate::batch::Batch;
 use crate::error::LoadError;
 use crate::fingerprint;
 use crate::layers::{Ctx, Ropes, Scratch, attention, hc, moe};
@@ -322,7 +322,7 @@ impl Target for CpuTarget {
 
     fn counters(&self) -> Option<engine_core::seams::Counters> {
         Some(engine_core::seams::Counters {
-            weight_bytes: self.weight_bytes_read(),
+            weight_bytes: Some(self.weight_bytes_read()),
             launches: self.counters.products.load(Ordering::Relaxed),
             // Vector instructions are chosen at the start, and refused there: no pass chooses anew.
             fallbacks: 0,
@@ -356,17 +356,12 @@ impl Target for CpuTarget {
     }
 
     fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault> {
-        let limits = Limits {
-            n_vocab: self.info.n_vocab,
-            n_ctx: self.options.n_ctx,
-            span_max: self.options.span_max,
-        };
         let seqs = &self.seqs;
         let stands = |seq: SeqId| {
             let state = seqs.get(seq.index())?.as_ref()?;
             Some((seq.index(), state.marks.pos))
         };
-        self.batch.build(tokens, spans, &limits, stands)?;
+        self.batch.build(tokens, spans, &self.info, stands)?;
         refuse(spans, self.info.n_layer)?;
         lay_out(&mut self.rows, spans, self.info.n_vocab, self.info.n_embd);
         self.run_layers(spans);

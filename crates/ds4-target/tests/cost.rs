@@ -93,14 +93,17 @@ fn c_29_counters_are_those_of_the_passes() {
         for _ in 0..times {
             let _ = read_by(&mut t, &tokens);
         }
-        t.counters().unwrap()
+        let told = t.counters().unwrap();
+        // Stalls depend on the machine's load where there is a second thread.
+        assert_eq!(told.fallbacks, 0);
+        assert!(threads > 1 || told.stalls == 0);
+        let bytes = told.weight_bytes.expect("the CPU counts its weight bytes");
+        (bytes, told.launches)
     };
-    let one = counted(1, 1);
-    assert!(one.weight_bytes > 0 && one.launches > 0);
-    assert_eq!((one.fallbacks, one.stalls), (0, 0));
+    let (bytes, launches) = counted(1, 1);
+    assert!(bytes > 0 && launches > 0);
     for (threads, times) in [(1, 3), (2, 1), (3, 2)] {
-        let many = counted(threads, times);
-        let expected = (times * one.weight_bytes, times * one.launches);
-        assert_eq!((many.weight_bytes, many.launches), expected, "{threads}");
+        let expected = (times * bytes, times * launches);
+        assert_eq!(counted(threads, times), expected, "{threads} threads");
     }
 }

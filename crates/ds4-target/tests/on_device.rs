@@ -234,6 +234,12 @@ fn replayed_passes_equal_the_cpu() {
     }
     let counts = both.device.counts();
     assert_eq!((counts.graphs.built, counts.graphs.launched), (1, 4));
+    // Three replays, each of what was captured once; a replay counts like the launches it stands for.
+    assert!(counts.graphs.operations > 0 && counts.graphs.operations.is_multiple_of(3));
+    let told = both.device.counters().unwrap().launches;
+    both.feed(a, &ids[129..=129], Out::Last);
+    let step = both.device.counters().unwrap().launches - told;
+    assert_eq!(step, counts.graphs.operations / 3);
     // Verifies of both in one pass, of which one token stands, with features of one.
     for at in 0..3 {
         let tapped = Span {
@@ -249,7 +255,7 @@ fn replayed_passes_equal_the_cpu() {
         both.pass(&ids[131 + at..135 + at], &[tapped, other], Some(1));
     }
     let counts = both.device.counts();
-    assert_eq!((counts.graphs.built, counts.graphs.launched), (2, 6));
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (2, 7));
     assert_eq!(counts.graphs.dropped, 0);
 }
 
@@ -285,6 +291,8 @@ fn tokens_drawn_on_the_device_are_those_of_the_sampler() {
         both.pass(&ids[20 + at..24 + at], &spans, Some(1));
     }
     assert_eq!(both.device.counts().host_draws, 2, "the rows with a bias");
+    let told = both.device.counters().unwrap();
+    assert_eq!((told.fallbacks, told.weight_bytes), (2, None));
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) fn add(to: &mut Map<String, Value>, stats: &Stats) {
     to.extend([
         (
             "weight_bytes".to_owned(),
-            json!(target.map(|t| t.weight_bytes)),
+            json!(target.and_then(|t| t.weight_bytes)),
         ),
         ("launches".to_owned(), json!(target.map(|t| t.launches))),
         ("stalls".to_owned(), json!(target.map(|t| t.stalls))),
@@ -27,7 +27,10 @@ pub(crate) fn lines(stats: &Stats) -> Vec<String> {
     let mut lines = match stats.target {
         None => vec!["the target counts nothing".to_owned()],
         Some(t) => vec![
-            format!("weight_bytes {}", t.weight_bytes),
+            match t.weight_bytes {
+                Some(bytes) => format!("weight_bytes {bytes}"),
+                None => "weight_bytes not counted".to_owned(),
+            },
             format!("launches {}", t.launches),
             format!("stalls {}", t.stalls),
         ],
@@ -56,7 +59,7 @@ mod tests {
         );
         assert_eq!(lines(&stats), ["the target counts nothing", "fallbacks 0"]);
         stats.target = Some(fourspark::Counters {
-            weight_bytes: 7,
+            weight_bytes: Some(7),
             launches: 3,
             fallbacks: 2,
             stalls: 1,
@@ -73,5 +76,10 @@ mod tests {
             "fallbacks.target 2",
         ];
         assert_eq!(lines(&stats), expected);
+        stats.target = Some(fourspark::Counters {
+            weight_bytes: None,
+            ..fourspark::Counters::default()
+        });
+        assert_eq!(lines(&stats)[0], "weight_bytes not counted");
     }
 }

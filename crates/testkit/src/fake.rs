@@ -424,7 +424,7 @@ impl Target for FakeTarget {
             self.fill(tokens, span)?;
         }
         self.counted.launches += 1;
-        self.counted.weight_bytes += Self::PASS_BYTES;
+        *self.counted.weight_bytes.get_or_insert(0) += Self::PASS_BYTES;
         let ticket = Ticket(nth);
         self.in_flight = Some(ticket);
         Ok(ticket)

@@ -155,8 +155,17 @@ impl Answers {
     }
 }
 
+/// Writes little-endian f32 values to the start of a row; how many there were.
+pub(crate) fn put(to: &mut [f32], bytes: &[u8]) -> usize {
+    let (words, _) = bytes.as_chunks::<4>();
+    for (to, word) in to.iter_mut().zip(words) {
+        *to = f32::from_le_bytes(*word);
+    }
+    words.len()
+}
+
 /// Appends little-endian f32 values.
-pub(crate) fn append(to: &mut Vec<f32>, bytes: &[u8]) {
+fn append(to: &mut Vec<f32>, bytes: &[u8]) {
     let (words, _) = bytes.as_chunks::<4>();
     to.extend(words.iter().map(|w| f32::from_le_bytes(*w)));
 }

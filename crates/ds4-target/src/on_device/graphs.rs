@@ -56,6 +56,8 @@ pub struct GraphCounts {
     pub built: u64,
     /// Graphs launched.
     pub launched: u64,
+    /// Operations in them.
+    pub operations: u64,
     /// Graphs given up for want of room.
     pub dropped: u64,
 }
@@ -96,9 +98,13 @@ impl<R: Driver> Graphs<R> {
                 self.remember(shape, Known::Seen);
                 return Ok(());
             }
-            Some(Known::Built(graph)) => stream.launch_graph(graph)?,
+            Some(Known::Built(graph)) => {
+                stream.launch_graph(graph)?;
+                self.counts.operations += graph.operations() as u64;
+            }
             Some(Known::Seen) => {
                 let graph = capture(stream, work)?;
+                // Its operations were counted as launches when they were captured.
                 stream.launch_graph(&graph)?;
                 self.counts.built += 1;
                 self.remember(shape, Known::Built(graph));

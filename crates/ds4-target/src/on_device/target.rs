@@ -10,12 +10,12 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::run::Kernels;
 use engine_core::mutant::mutant;
-use engine_core::seams::TargetInfo;
+use engine_core::seams::{Counters, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
 use super::arena::Arena;
-use super::draws::{Answers, Way, append};
+use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
 use super::graphs::{GraphCounts, Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
@@ -25,7 +25,7 @@ use super::scratch::{Scratch, TAPS};
 use super::state::State;
 use super::upload;
 use super::weights::{Plan, Weights};
-use crate::batch::{Batch, Limits};
+use crate::batch::Batch;
 use crate::error::LoadError;
 use crate::layers::Ropes;
 use crate::state::{self, Marks, SeqState, StateShape};
@@ -311,11 +311,10 @@ impl<R: Driver> DeviceTarget<R> {
             .clone()
             .filter(|i| !spans[*i].tap.layers.is_empty());
         for (i, tap) in features.zip(&tapped) {
-            let mut values = Vec::new();
-            self.gpu
-                .fetch(tap.out, |bytes| append(&mut values, bytes))?;
             let to = self.rows.span_features[i].clone();
-            self.rows.features[to].copy_from_slice(&values);
+            let (to, mut at) = (&mut self.rows.features[to], 0);
+            self.gpu
+                .fetch(tap.out, |bytes| at += put(&mut to[at..], bytes))?;
         }
         Ok(())
     }
@@ -402,6 +401,17 @@ impl<R: Driver> Target for DeviceTarget<R> {
         &self.info
     }
 
+    /// Weights read are not counted: which experts a pass took stays on the device.
+    fn counters(&self) -> Option<Counters> {
+        let counts = self.counts();
+        Some(Counters {
+            weight_bytes: None,
+            launches: counts.launches + counts.graphs.operations,
+            fallbacks: counts.host_draws,
+            stalls: 0,
+        })
+    }
+
     fn open(&mut self) -> Result<SeqId, Fault> {
         let slot = self.free_slot()?;
         self.seqs[slot] = Some(Marks::default());
@@ -428,17 +438,12 @@ impl<R: Driver> Target for DeviceTarget<R> {
     }
 
     fn submit(&mut self, tokens: &[TokenId], spans: &[Span]) -> Result<Ticket, Fault> {
-        let limits = Limits {
-            n_vocab: self.info.n_vocab,
-            n_ctx: self.options.n_ctx,
-            span_max: self.options.span_max,
-        };
         let seqs = &self.seqs;
         let stands = |seq: SeqId| {
             let marks = seqs.get(seq.index()).copied().flatten()?;
             Some((seq.index(), marks.pos))
         };
-        self.batch.build(tokens, spans, &limits, stands)?;
+        self.batch.build(tokens, spans, &self.info, stands)?;
         refuse(spans, self.info.n_layer)?;
         let taps = spans.iter().map(|s| s.tap.layers.len()).max().unwrap_or(0);
         if taps > TAPS {
@@ -478,23 +483,22 @@ impl<R: Driver> Target for DeviceTarget<R> {
     }
 
     fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault> {
-        let n = check_head(&self.info, rows, out)?;
+        check_head(&self.info, rows, out)?;
         let (d, v, s) = (self.info.n_embd, self.info.n_vocab, &self.scratch);
-        let mut all = Vec::with_capacity(out.len());
+        let mut at = 0;
         let mut run = || {
             for part in rows.chunks(s.sizes.head * d) {
                 let mut hidden = Input::new(s.hidden, part.len() / d);
                 self.gpu.write(bytemuck::cast_slice(part), hidden.rows.x)?;
                 let logits = s.out.rows(0, hidden.n, 4 * v);
                 self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
-                self.gpu.fetch(logits, |bytes| append(&mut all, bytes))?;
+                self.gpu
+                    .fetch(logits, |bytes| at += put(&mut out[at..], bytes))?;
             }
             Ok(())
         };
         let ran: Result<(), KernelError> = run();
-        ran.map_err(|e| self.lost(&e))?;
-        out.copy_from_slice(&all[..n * v]);
-        Ok(())
+        ran.map_err(|e| self.lost(&e))
     }
 
     fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {

@@ -144,7 +144,8 @@ fn machines(arms: &mut Vec<Arm>) {
     }
 }
 
-const NO_DEVICE: &str = "the gate does not run on devices yet; tests and an example of ds4-target compare them";
+const NO_DEVICE: &str =
+    "the gate does not run on devices yet; tests and an example of ds4-target compare them";
 const NO_WORKER: &str =
     "the gate does not start a worker yet; the tests of ipc-transport and server compare its text";
 const NO_OWNER: &str = "experts have one owner: none on a device yet";
