@@ -7,23 +7,17 @@ use std::time::{Duration, Instant};
 
 use device::conformance;
 use device::driver::Driver;
+use device::survey::Settings;
 use device::watch::Watched;
 use device::{Absent, Runtime, cpu, cuda, hip};
 use ds4_kernels::KernelError;
 use ds4_kernels::cases::{self, Depth, Outcome};
 use ds4_kernels::run::{Kernels, Runner};
 
+use crate::placement::DeviceChoice;
+
 /// Memory of the CPU as a device.
 const CPU_BYTES: u64 = 2 << 30;
-
-/// Where vendor libraries are, if not where the system finds them.
-#[derive(Clone, Debug, Default)]
-pub struct Libraries {
-    /// NVRTC.
-    pub cuda: cuda::Settings,
-    /// The HIP runtime and hipRTC.
-    pub hip: hip::Settings,
-}
 
 /// One kernel family.
 #[derive(Clone, Debug)]
@@ -63,12 +57,6 @@ impl SelftestReport {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum SelftestError {
-    /// Not the name of a device.
-    #[error("device {got}: expected cpu, cuda:N or hip:N")]
-    Name {
-        /// What was given.
-        got: String,
-    },
     /// The runtime is not here.
     #[error(transparent)]
     Absent(#[from] Absent),
@@ -80,28 +68,21 @@ pub enum SelftestError {
     Kernel(#[from] KernelError),
 }
 
-/// Tests a device: `cpu`, `cuda:N`, `hip:N`; with the short lists if `quick`. The CPU is tested as a device,
-/// on the kernels' host build, which a build without the feature `host-exec` does not have, and always with
-/// the short lists.
+/// Tests a device; with the short lists if `quick`. The CPU is tested as a device, on the kernels' host
+/// build, which a build without the feature `host-exec` does not have, and always with the short lists.
 ///
 /// # Errors
 /// Any [`SelftestError`]; differences are in the report.
 pub fn selftest(
-    name: &str,
+    device: DeviceChoice,
     quick: bool,
-    libraries: &Libraries,
+    libraries: &Settings,
 ) -> Result<SelftestReport, SelftestError> {
-    let bad = || SelftestError::Name {
-        got: name.to_owned(),
-    };
-    let (kind, ordinal) = name.split_once(':').unwrap_or((name, "0"));
-    let ordinal: u32 = ordinal.parse().map_err(|_| bad())?;
     let depth = if quick { Depth::Quick } else { Depth::Full };
-    match kind {
-        "cpu" if ordinal == 0 => test(cpu::driver(CPU_BYTES), 0, Depth::Quick),
-        "cuda" => test(cuda::driver(&libraries.cuda)?, ordinal, depth),
-        "hip" => test(hip::driver(&libraries.hip)?, ordinal, depth),
-        _ => Err(bad()),
+    match device {
+        DeviceChoice::Cpu | DeviceChoice::Host => test(cpu::driver(CPU_BYTES), 0, Depth::Quick),
+        DeviceChoice::Cuda(n) => test(cuda::driver(&libraries.cuda)?, n, depth),
+        DeviceChoice::Hip(n) => test(hip::driver(&libraries.hip)?, n, depth),
     }
 }
 
@@ -142,23 +123,10 @@ fn test<D: Driver>(driver: D, ordinal: u32, depth: Depth) -> Result<SelftestRepo
 mod tests {
     use super::*;
 
-    #[test]
-    fn names_are_exact() {
-        for wrong in ["gpu", "cpu:1", "cuda:", "cuda:x", "hip:-1", ""] {
-            let said = selftest(wrong, true, &Libraries::default())
-                .unwrap_err()
-                .to_string();
-            assert_eq!(
-                said,
-                format!("device {wrong}: expected cpu, cuda:N or hip:N")
-            );
-        }
-    }
-
     #[cfg(not(feature = "host-exec"))]
     #[test]
     fn without_host_kernels_the_cpu_says_why() {
-        let said = selftest("cpu", true, &Libraries::default())
+        let said = selftest(DeviceChoice::Cpu, true, &Settings::default())
             .unwrap_err()
             .to_string();
         assert!(said.contains("feature host-exec"), "{said}");

@@ -24,7 +24,9 @@ fn error(args: &[&str]) -> String {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let said = error(&["--device", "gpu:0"]);
+    let wrong = run(&["--device", "gpu:0"]);
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
     assert!(said.contains("expected cpu, cuda:N or hip:N"), "{said}");
     let said = error(&["--device", "hip:0", "--hip", "/nowhere/libamdhip64.so"]);
     assert!(said.contains("/nowhere/libamdhip64.so"), "{said}");

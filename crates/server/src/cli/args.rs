@@ -59,12 +59,9 @@ pub(crate) struct DraftWorkerArgs {
 /// The one thing a worker can serve.
 pub(crate) const DRAFT_MODE: &str = "deepseek4-dspark-draft";
 
-/// What `doctor` is told.
+/// Files of vendors.
 #[derive(Debug, clap::Args)]
-pub(crate) struct DoctorArgs {
-    /// Print JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+pub(crate) struct LibraryArgs {
     /// File of NVRTC, instead of the system's search.
     #[arg(long, value_name = "FILE")]
     pub(crate) nvrtc: Option<PathBuf>,
@@ -76,27 +73,45 @@ pub(crate) struct DoctorArgs {
     pub(crate) hiprtc: Option<PathBuf>,
 }
 
+impl LibraryArgs {
+    /// As the device layer takes them.
+    pub(crate) fn settings(&self) -> device::survey::Settings {
+        device::survey::Settings {
+            cuda: device::cuda::Settings {
+                nvrtc: self.nvrtc.clone(),
+            },
+            hip: device::hip::Settings {
+                hip: self.hip.clone(),
+                hiprtc: self.hiprtc.clone(),
+            },
+        }
+    }
+}
+
+/// What `doctor` is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) libraries: LibraryArgs,
+}
+
 /// What `selftest` is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SelftestArgs {
     /// The device: cuda:N, hip:N, or cpu (builds with the feature host-exec).
     #[arg(long, value_name = "DEVICE")]
-    pub(crate) device: String,
+    pub(crate) device: fourspark::DeviceChoice,
     /// The short case lists: seconds where a device is emulated.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// File of NVRTC, instead of the system's search.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) nvrtc: Option<PathBuf>,
-    /// File of the HIP runtime, instead of the system's search.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) hip: Option<PathBuf>,
-    /// File of hipRTC, instead of the system's search.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) hiprtc: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) libraries: LibraryArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use device::Facts;
-use device::survey::{self, Found, Seen, Settings};
+use device::survey::{self, Found, Seen};
 use serde_json::{Map, Value, json};
 
 use super::args::DoctorArgs;
@@ -48,16 +48,7 @@ const OFF: [(&str, &str); 2] = [
 ];
 
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<()> {
-    let settings = Settings {
-        cuda: device::cuda::Settings {
-            nvrtc: args.nvrtc.clone(),
-        },
-        hip: device::hip::Settings {
-            hip: args.hip.clone(),
-            hiprtc: args.hiprtc.clone(),
-        },
-    };
-    let seen = survey::survey(&settings);
+    let seen = survey::survey(&args.libraries.settings());
     if args.json {
         return out::write(&format!("{:#}\n", as_json(&seen)));
     }

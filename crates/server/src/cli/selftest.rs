@@ -4,23 +4,14 @@ use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use device::conformance::Outcome;
-use fourspark::selftest::{Libraries, SelftestReport, selftest};
+use fourspark::selftest::{SelftestReport, selftest};
 use serde_json::{Value, json};
 
 use super::args::SelftestArgs;
 use super::out;
 
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
-    let libraries = Libraries {
-        cuda: device::cuda::Settings {
-            nvrtc: args.nvrtc.clone(),
-        },
-        hip: device::hip::Settings {
-            hip: args.hip.clone(),
-            hiprtc: args.hiprtc.clone(),
-        },
-    };
-    let report = selftest(&args.device, args.quick, &libraries)?;
+    let report = selftest(args.device, args.quick, &args.libraries.settings())?;
     if args.json {
         out::write(&format!("{:#}\n", as_json(&report)))?;
     } else {
