@@ -183,8 +183,8 @@ pub unsafe extern "C" fn hipStreamEndCapture(stream: Handle, out: *mut Handle) -
     }))
 }
 
-/// The fake driver has one handle for a graph and what runs it: instantiating gives it a second name,
-/// whose lowest bit is not set by any handle or address.
+/// The fake driver has one handle for a graph and what runs it: instantiating gives it a second name, with a
+/// bit that no handle has.
 const RUNS: Raw = 1 << 62;
 
 #[unsafe(no_mangle)]

@@ -6,8 +6,9 @@
     reason = "one story of handles made and ended"
 )]
 
+mod common;
+
 use std::ffi::c_char;
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::driver::{Code, Driver, Geometry, RawArg};
@@ -16,6 +17,8 @@ use device::watch::Watched;
 use device::{Fault, Place, Runtime, conformance};
 use libloading::os::unix::Library;
 
+use common::settings;
+
 /// The machine is one for the process; tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -23,26 +26,12 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Cargo puts the library beside the tests.
-fn file() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    tests.parent().unwrap().join("libfake_hip.so")
-}
-
-fn settings() -> hip::Settings {
-    hip::Settings {
-        hip: Some(file()),
-        hiprtc: Some(file()),
-    }
-}
-
 /// The library's symbols for tests.
 struct Control(Library);
 
 impl Control {
     fn open() -> Self {
-        // SAFETY: our own library; it has no initialisers.
-        Self(unsafe { Library::new(file()) }.unwrap())
+        Self(common::library())
     }
 
     fn number(&self, name: &str) -> u64 {

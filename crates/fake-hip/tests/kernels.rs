@@ -3,22 +3,26 @@
 #![cfg(feature = "host-exec")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use std::sync::Once;
+
 use device::hip::{self, Hip};
 use ds4_kernels::cases::{self, Depth, List};
 use ds4_kernels::run::{Kernels, Runner};
+use fourspark::DeviceChoice;
+use fourspark::selftest::selftest;
 
-fn settings() -> hip::Settings {
-    let tests = std::env::current_exe().unwrap();
-    let file = tests.parent().unwrap().join("libfake_hip.so");
-    hip::Settings {
-        hip: Some(file.clone()),
-        hiprtc: Some(file),
-    }
+/// One machine for both tests, in another order than that of `hip.rs`.
+fn machine() -> hip::Settings {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| common::configure(9, 7));
+    common::settings()
 }
 
 #[test]
 fn case_lists_are_equal_on_both_devices() {
-    let runtime = hip::runtime(&settings()).unwrap();
+    let runtime = hip::runtime(&machine()).unwrap();
     let lists: [(&str, List<Runner<Hip>>); 5] = [
         ("a8", cases::a8::run),
         ("fp4f", cases::fp4f::run),
@@ -43,15 +47,15 @@ fn case_lists_are_equal_on_both_devices() {
 /// What a user runs: every family on `hip:1`, and the device layer's suite.
 #[test]
 fn the_selftest_finds_the_second_device_sound() {
-    use fourspark::selftest::{Libraries, selftest};
-    let libraries = Libraries {
-        hip: settings(),
-        ..Libraries::default()
+    let libraries = device::survey::Settings {
+        hip: machine(),
+        ..device::survey::Settings::default()
     };
-    let report = selftest("hip:1", true, &libraries).unwrap();
+    let report = selftest(DeviceChoice::Hip(1), true, &libraries).unwrap();
     assert!(report.is_sound(), "{report:#?}");
     assert_eq!(report.device.device, "hip:1");
     assert_eq!(report.families.len(), 13);
-    let said = selftest("hip:7", true, &libraries).unwrap_err().to_string();
+    let absent = selftest(DeviceChoice::Hip(7), true, &libraries);
+    let said = absent.unwrap_err().to_string();
     assert!(said.contains("hip:7"), "{said}");
 }

@@ -2,6 +2,8 @@
 #![cfg(feature = "host-exec")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,15 +11,6 @@ use device::hip;
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
 use engine_core::{Out, Pos, SeqId, Span, Tap, Target, TokenId, Want};
-
-fn settings() -> hip::Settings {
-    let tests = std::env::current_exe().unwrap();
-    let file = tests.parent().unwrap().join("libfake_hip.so");
-    hip::Settings {
-        hip: Some(file.clone()),
-        hiprtc: Some(file),
-    }
-}
 
 fn model() -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny.gguf");
@@ -51,7 +44,7 @@ fn saved(t: &dyn Target, seq: SeqId) -> Vec<u8> {
 
 #[test]
 fn both_devices_give_the_bits_of_the_cpu_and_read_each_other_s_state() {
-    let (model, runtime) = (model(), hip::runtime(&settings()).unwrap());
+    let (model, runtime) = (model(), hip::runtime(&common::settings()).unwrap());
     let options = Options {
         n_ctx: 256,
         n_seq_max: 2,

@@ -1,0 +1,39 @@
+//! Where the library is, and its symbols for tests.
+#![allow(dead_code, reason = "each test uses some")]
+
+use std::path::PathBuf;
+
+use device::hip;
+use libloading::os::unix::Library;
+
+/// Cargo puts the library beside the tests.
+pub(crate) fn file() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.parent().unwrap().join("libfake_hip.so")
+}
+
+pub(crate) fn settings() -> hip::Settings {
+    hip::Settings {
+        hip: Some(file()),
+        hiprtc: Some(file()),
+    }
+}
+
+pub(crate) fn library() -> Library {
+    // SAFETY: our own library; it has no initialisers.
+    unsafe { Library::new(file()) }.unwrap()
+}
+
+/// Sets the order and the delays of the machine that starts next, of two devices; once a process.
+pub(crate) fn configure(seed: u64, delay: u32) {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let configure = unsafe {
+        library.get::<unsafe extern "C" fn(u64, u32, u32) -> i32>(b"fs_fake_hip_configure")
+    };
+    // SAFETY: as above.
+    let running = unsafe { configure.unwrap()(seed, delay, 2) };
+    assert_eq!(running, 0, "the machine runs already");
+    // Open for the life of the process: what was set stays with it.
+    std::mem::forget(library);
+}
