@@ -235,12 +235,11 @@ impl Session {
             return;
         };
         let header = &message.header;
-        let expected = format!("{:?} {}", outstanding.op, outstanding.number);
-        let got = format!("{:?} {}", header.op, header.number);
-        if !header.reply || (expected != got && !mutant(354)) {
+        let due = (outstanding.op, outstanding.number);
+        let right = answers(message, due) || (header.reply && mutant(354));
+        if !right {
             self.outstanding = Some(outstanding);
-            let error = LinkError::corrupt("reply", expected, got);
-            return self.lose(&error.to_string());
+            return self.lose(&stranger(message, due).to_string());
         }
         {
             let mut report = self.watch.lock();
@@ -346,15 +345,12 @@ impl Session {
         }
         let sent = up.link.send(header, &body, &[part], Some(deadline));
         let reply = sent.and_then(|()| self.reply(deadline));
-        let right = |m: &Message| m.header.reply && (m.header.op, m.header.number) == (op, number);
+        let reply = reply.and_then(|m| match answers(&m, (op, number)) {
+            true => Ok(m),
+            false => Err(stranger(&m, (op, number))),
+        });
         let message = match reply {
-            Ok(message) if right(&message) => message,
-            Ok(message) => {
-                let got = format!("{:?} {}", message.header.op, message.header.number);
-                let error = LinkError::corrupt("reply", format!("{op:?} {number}"), got);
-                self.lose(&error.to_string());
-                return Err(lost(&error.to_string()));
-            }
+            Ok(message) => message,
             Err(error) => {
                 self.lose(&error.to_string());
                 return Err(lost(&error.to_string()));
@@ -415,6 +411,17 @@ impl Session {
         }
         done.map(|_| ())
     }
+}
+
+/// Whether a message is the reply to a request.
+fn answers(message: &Message, due: (Op, u64)) -> bool {
+    message.header.reply && (message.header.op, message.header.number) == due
+}
+
+/// Another message came instead.
+fn stranger(message: &Message, (op, number): (Op, u64)) -> LinkError {
+    let got = format!("{:?} {}", message.header.op, message.header.number);
+    LinkError::corrupt("reply", format!("{op:?} {number}"), got)
 }
 
 /// An ask as it is sent; its epoch follows when the changes before it are known.
