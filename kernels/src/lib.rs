@@ -11,7 +11,7 @@
 //!
 //! `cargo xtask kernels` compiles the same sources ahead of time and watches their resources.
 //!
-//! Must not know: models, files, scheduling, streams.
+//! Must not know: models, files, scheduling; only [`run`] knows devices.
 
 pub mod cases;
 pub mod cpu;

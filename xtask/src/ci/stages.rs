@@ -10,6 +10,9 @@ use crate::failure::Failure;
 use crate::sh;
 use crate::workspace::Workspace;
 
+/// The log of the stage `tests`, removed when a run begins.
+pub(crate) const TESTS_LOG: &str = "ci/tests-0.log";
+
 /// What a stage does.
 pub(crate) enum Work {
     /// Commands, all of which must end with status 0. Test summaries in their output are counted.
@@ -68,12 +71,12 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "clippy-features",
-        what: "the same with the features mutants and host-exec",
-        available: |w| some_crate_has(w, &["mutants", "host-exec"]),
+        what: "the same with the features mutants, host-exec and m0",
+        available: |w| some_crate_has(w, &["mutants", "host-exec", "m0"]),
         work: Work::Commands(|w| {
             vec![clippy(&[
                 "--features",
-                &features(w, &["mutants", "host-exec"]),
+                &features(w, &["mutants", "host-exec", "m0"]),
             ])]
         }),
     },
@@ -87,13 +90,13 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "host-exec",
         what: "in `tests`: the kernel sources on the host executor equal the Rust bits",
         available: host_exec,
-        work: Work::Check(|_| part_of_tests()),
+        work: Work::Check(|w| part_of_tests(w, "host_exec")),
     },
     Stage {
         name: "ggml",
         what: "in `tests`: other GGUF types and the ggml oracle",
         available: ggml,
-        work: Work::Check(|_| part_of_tests()),
+        work: Work::Check(|w| part_of_tests(w, "ggml")),
     },
     Stage {
         name: "no-features",
@@ -174,18 +177,34 @@ fn checked(outcome: Result<(Vec<String>, String), Failure>) -> Report {
     }
 }
 
-/// The row of a feature whose tests ran in the stage `tests`.
-fn part_of_tests() -> Report {
+/// The row of a feature whose tests are part of the stage `tests`: whether the test file `file` ran there, by
+/// the log of this run.
+fn part_of_tests(workspace: &Workspace, file: &str) -> Report {
+    let log = std::fs::read_to_string(workspace.target(TESTS_LOG)).unwrap_or_default();
+    ran_in(&log, file)
+}
+
+fn ran_in(log: &str, file: &str) -> Report {
+    // nextest: `crate::file test`; cargo: `Running tests/file.rs`.
+    let names = [format!("::{file} "), format!("tests/{file}.rs")];
+    let ok = names.iter().any(|name| log.contains(name));
     Report {
-        ok: true,
-        note: "built and run in `tests`".to_owned(),
+        ok,
+        note: if ok {
+            "ran in `tests`".to_owned()
+        } else {
+            String::new()
+        },
+        text: format!("no test of {file} ran in the stage `tests` of this run"),
         ..Report::default()
     }
 }
 
-/// The tool is the binary that the tests have built; building it alone would choose other features.
+/// The tool is the binary that the tests have built: built alone, without what tests depend on, it and most of
+/// the workspace would be compiled with other features once more.
 fn claims(workspace: &Workspace) -> Vec<Command> {
-    let mut build = cargo(&["build", "--quiet", "--color=never", "--bins"]);
+    let mut build = cargo(&["test", "--no-run", "--quiet", "--color=never"]);
+    build.args(["--lib", "--bins", "--tests"]);
     build.args(with_features(workspace, &["--workspace"]));
     let tool = |args: &[&str]| {
         let mut run = Command::new(workspace.target("debug/qualify"));
@@ -234,6 +253,15 @@ fn cargo(args: &[&str]) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_feature_s_row_needs_its_tests_in_the_log() {
+        let nextest = "PASS [ 0.9s] (3/9) ds4-kernels::host_exec norms_equal_the_reference";
+        let cargo = "     Running tests/host_exec.rs (target/debug/deps/host_exec-12ab)";
+        assert!(ran_in(nextest, "host_exec").ok && ran_in(cargo, "host_exec").ok);
+        let other = "PASS [ 0.9s] (3/9) ds4-kernels::executor host_exec_is_fair";
+        assert!(!ran_in(other, "host_exec").ok && !ran_in("", "ggml").ok);
+    }
 
     #[test]
     fn names_are_unique() {
