@@ -135,6 +135,8 @@ pub struct Stats {
     pub drafts: u64,
     /// Sequences asked for in them.
     pub asked: u64,
+    /// Sequences that got candidates without a draft.
+    pub free: u64,
     /// Candidates proposed.
     pub proposed: u64,
     /// Proposals cut because they did not fit: too deep, or tokens outside the vocabulary.
@@ -266,7 +268,7 @@ impl Stats {
         }
     }
 
-    fn scalars(&self) -> [(&'static str, u64); 17] {
+    fn scalars(&self) -> [(&'static str, u64); 18] {
         [
             ("passes", self.passes),
             ("turns", self.turns),
@@ -279,6 +281,7 @@ impl Stats {
             ("matched", self.matched),
             ("drafts", self.drafts),
             ("asked", self.asked),
+            ("free", self.free),
             ("proposed", self.proposed),
             ("misfits", self.misfits),
             ("alarms", self.alarms),
@@ -288,7 +291,7 @@ impl Stats {
         ]
     }
 
-    fn scalars_mut(&mut self) -> [&mut u64; 17] {
+    fn scalars_mut(&mut self) -> [&mut u64; 18] {
         [
             &mut self.passes,
             &mut self.turns,
@@ -301,6 +304,7 @@ impl Stats {
             &mut self.matched,
             &mut self.drafts,
             &mut self.asked,
+            &mut self.free,
             &mut self.proposed,
             &mut self.misfits,
             &mut self.alarms,

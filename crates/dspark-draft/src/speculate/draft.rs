@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use engine_core::SamplePlan;
-use engine_core::TokenId;
 use engine_core::mutant::mutant;
-use engine_core::seams::Proposal;
+use engine_core::seams::{Ask, Proposal};
+use engine_core::{Drafter, SamplePlan, Target, TokenId};
 
 use super::{Speculator, Turn};
 use crate::width::Choice;
@@ -15,9 +14,23 @@ use crate::width::Choice;
 pub(super) struct Draft {
     pub(super) at: usize,
     pub(super) proposal: Proposal,
+    /// What would have been proposed without the time of a draft.
+    free: Option<Proposal>,
+    /// Whether that time was spent.
+    drafted: bool,
     /// Candidates worth verifying: up to the first that would end the text.
     useful: usize,
     pub(super) chosen: usize,
+}
+
+/// What a sequence could use in a step.
+struct Wanted {
+    at: usize,
+    ask: Ask,
+    /// Whether a draft's time is to be spent on it.
+    draft: bool,
+    free: Option<Proposal>,
+    proposal: Option<Proposal>,
 }
 
 impl Speculator {
@@ -34,29 +47,70 @@ impl Speculator {
             .config
             .depth
             .min(self.info.verify_max.saturating_sub(1));
-        let (mut asks, mut plans, mut places) =
-            (Vec::new(), Vec::<Arc<SamplePlan>>::new(), Vec::new());
-        for (at, sequence) in self.sequences.iter_mut().enumerate() {
-            let depth = widest.min(sequence.depth(self.info.n_ctx));
-            if depth == 0 || !sequence.may_draft() || !self.width.wants_draft(&mut sequence.width) {
-                continue;
-            }
-            if let Some(ask) = sequence.ask(depth) {
-                asks.push(ask);
-                plans.push(Arc::clone(&sequence.request.plan));
-                places.push(at);
+        let mut wanted = self.asks(widest);
+        if wanted.is_empty() {
+            return 0;
+        }
+        if self.width.takes_free() {
+            let asks: Vec<Ask> = wanted.iter().map(|w| w.ask).collect();
+            for (wanted, free) in wanted.iter_mut().zip(drafter.glance(&asks)) {
+                wanted.free = (!free.tokens.is_empty()).then_some(free);
             }
         }
-        if asks.is_empty() {
+        let asked = self.draft(turn.target, drafter, &mut wanted);
+        for wanted in wanted {
+            self.take(wanted);
+        }
+        asked
+    }
+
+    /// What each sequence that generates could use.
+    fn asks(&mut self, widest: usize) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        for (at, sequence) in self.sequences.iter_mut().enumerate() {
+            let depth = widest.min(sequence.depth(self.info.n_ctx));
+            if depth == 0 || !sequence.may_draft() {
+                continue;
+            }
+            let Some(ask) = sequence.ask(depth) else {
+                continue;
+            };
+            let draft = self.width.wants_draft(&mut sequence.width);
+            if draft || self.width.takes_free() {
+                let (free, proposal) = (None, None);
+                wanted.push(Wanted {
+                    at,
+                    ask,
+                    draft,
+                    free,
+                    proposal,
+                });
+            }
+        }
+        wanted
+    }
+
+    /// Asks the drafter for those that are to have a draft; returns for how many.
+    fn draft(
+        &mut self,
+        target: &mut dyn Target,
+        drafter: &mut dyn Drafter,
+        wanted: &mut [Wanted],
+    ) -> usize {
+        let mut theirs: Vec<&mut Wanted> = wanted.iter_mut().filter(|w| w.draft).collect();
+        if theirs.is_empty() {
             return 0;
         }
         self.stats.drafts += 1;
-        self.stats.asked += asks.len() as u64;
+        self.stats.asked += theirs.len() as u64;
+        let asks: Vec<Ask> = theirs.iter().map(|w| w.ask).collect();
+        let plan = |w: &&mut Wanted| Arc::clone(&self.sequences[w.at].request.plan);
+        let plans: Vec<Arc<SamplePlan>> = theirs.iter().map(plan).collect();
         let plans: Vec<&SamplePlan> = plans.iter().map(|p| &**p).collect();
-        match drafter.propose(turn.target, &asks, &plans) {
+        match drafter.propose(target, &asks, &plans) {
             Ok(proposals) => {
-                for ((at, ask), proposal) in places.iter().zip(&asks).zip(proposals) {
-                    self.take(*at, ask.depth as usize, proposal);
+                for (wanted, proposal) in theirs.iter_mut().zip(proposals) {
+                    wanted.proposal = Some(proposal);
                 }
             }
             Err(fault) => self.lose_drafter(&fault),
@@ -65,7 +119,13 @@ impl Speculator {
     }
 
     /// Takes a proposal, cut to what was asked and exists. Confidences that do not match are dropped.
-    fn take(&mut self, at: usize, depth: usize, mut proposal: Proposal) {
+    fn take(&mut self, wanted: Wanted) {
+        let (at, depth) = (wanted.at, wanted.ask.depth as usize);
+        let drafted = wanted.proposal.is_some();
+        let Some(mut proposal) = wanted.proposal.or_else(|| wanted.free.clone()) else {
+            return;
+        };
+        self.stats.free += u64::from(!drafted);
         let n_vocab = self.info.n_vocab;
         let whole = proposal.tokens.len();
         let known = |t: &TokenId| (*t as usize) < n_vocab;
@@ -88,6 +148,8 @@ impl Speculator {
         self.drafts.push(Draft {
             at,
             proposal,
+            free: wanted.free,
+            drafted,
             useful,
             chosen: 0,
         });
@@ -104,6 +166,8 @@ impl Speculator {
                 choices.push(Choice {
                     seq: &mut sequence.width,
                     proposal: draft.map(|d| &d.proposal),
+                    free: draft.and_then(|d| d.free.as_ref()),
+                    drafted: draft.is_some_and(|d| d.drafted),
                     cap: draft.map_or(0, |d| d.useful),
                     candidates: 0,
                 });

@@ -32,6 +32,8 @@ struct Seen {
     /// Tokens the model's drafts are expected to get accepted; `None` before the first.
     promise: Option<f64>,
     skips: u32,
+    /// A copy offered without asking the model, and the position of its seed.
+    offered: Option<(Pos, Proposal)>,
 }
 
 /// A model drafter beside [`Suffix`].
@@ -45,7 +47,7 @@ pub struct Chooser<D> {
     copy: Suffix,
     calibration: [Calibration; 2],
     seen: HashMap<SeqId, Seen>,
-    /// Proposals handed out, by source.
+    /// Proposals handed out and not overruled, by source.
     chosen: [u64; 2],
     /// Sequences the model was spared.
     spared: u64,
@@ -85,6 +87,33 @@ impl<D: Drafter> Chooser<D> {
         let depth = proposal.tokens.len();
         of.survival(&proposal.confidence_logits, depth, 0.0, &mut out);
         out
+    }
+
+    /// The copy for an ask: the one already offered at this position, or a new one, which from now on is
+    /// judged by the text.
+    fn copy(&mut self, ask: &Ask) -> Proposal {
+        let offered = self.seen.entry(ask.seq).or_default().offered.take();
+        if let Some((pos, proposal)) = offered
+            && pos == ask.pos
+        {
+            return proposal;
+        }
+        let copy = self.copy.propose_one(ask);
+        let seen = self.seen.entry(ask.seq).or_default();
+        seen.judges[Source::Copy as usize].propose(ask.pos + 1, &copy);
+        copy
+    }
+
+    /// A proposal with log-odds that are already corrected.
+    fn corrected(mut proposal: Proposal, survival: &[f64]) -> Proposal {
+        let mut before = 1.0;
+        let log_odds = |a: &f64| {
+            let p = (a / before).clamp(1e-6, 1.0 - 1e-6);
+            before = a.max(f64::MIN_POSITIVE);
+            (p / (1.0 - p)).ln() as f32
+        };
+        proposal.confidence_logits = survival.iter().map(log_odds).collect();
+        proposal
     }
 
     /// Whether the model's draft would be thrown away.
@@ -143,28 +172,18 @@ impl<D: Drafter> Chooser<D> {
         ];
         let sums = [0, 1].map(|i: usize| both[i].1.iter().sum::<f64>());
         let seen = self.seen.entry(ask.seq).or_default();
-        for (source, _, proposal) in &both {
-            seen.judges[*source as usize].propose(ask.pos + 1, proposal);
-        }
+        let judge = &mut seen.judges[Source::Model as usize];
+        judge.propose(ask.pos + 1, &both[0].2);
         if !both[0].2.tokens.is_empty() {
             let promise = seen.promise.get_or_insert(sums[0]);
             *promise += WEIGHT * (sums[0] - *promise);
         }
         let [model, copy] = both;
-        let (source, survival, mut proposal) = if sums[1] > sums[0] { copy } else { model };
+        let (source, survival, proposal) = if sums[1] > sums[0] { copy } else { model };
         if !proposal.tokens.is_empty() {
             self.chosen[source as usize] += 1;
         }
-        let mut before = 1.0;
-        proposal.confidence_logits = survival
-            .iter()
-            .map(|a| {
-                let p = (a / before).clamp(1e-6, 1.0 - 1e-6);
-                before = a.max(f64::MIN_POSITIVE);
-                (p / (1.0 - p)).ln() as f32
-            })
-            .collect();
-        proposal
+        Self::corrected(proposal, &survival)
     }
 }
 
@@ -175,12 +194,27 @@ impl<D: Drafter> Drafter for Chooser<D> {
         asks: &[Ask],
         plans: &[&SamplePlan],
     ) -> Result<Vec<Proposal>, Fault> {
-        let copies = self.copy.propose(target, asks, plans)?;
+        let copies: Vec<Proposal> = asks.iter().map(|ask| self.copy(ask)).collect();
         let models = self.ask_model(target, asks, plans, &copies);
         let pairs = asks.iter().zip(models).zip(copies);
         Ok(pairs
             .map(|((ask, model), copy)| self.choose(ask, model, copy))
             .collect())
+    }
+
+    /// Copies: they need no model.
+    fn glance(&mut self, asks: &[Ask]) -> Vec<Proposal> {
+        let mut out = Vec::with_capacity(asks.len());
+        for ask in asks {
+            let copy = self.copy(ask);
+            let survival = self.survival(Source::Copy, &copy);
+            if !copy.tokens.is_empty() {
+                let seen = self.seen.entry(ask.seq).or_default();
+                seen.offered = Some((ask.pos, copy.clone()));
+            }
+            out.push(Self::corrected(copy, &survival));
+        }
+        out
     }
 
     fn tap(&self) -> Tap {
@@ -198,6 +232,7 @@ impl<D: Drafter> Drafter for Chooser<D> {
         features: &[f32],
     ) -> Result<(), Fault> {
         let seen = self.seen.entry(seq).or_default();
+        self.chosen[Source::Copy as usize] += u64::from(seen.offered.take().is_some());
         let mut settled = Vec::new();
         for (judge, calibration) in seen.judges.iter_mut().zip(&mut self.calibration) {
             for (at, token) in (pos..).zip(tokens) {
@@ -219,6 +254,7 @@ impl<D: Drafter> Drafter for Chooser<D> {
     fn truncate(&mut self, seq: SeqId, pos: Pos) {
         if let Some(seen) = self.seen.get_mut(&seq) {
             seen.judges = Default::default();
+            seen.offered = None;
         }
         self.copy.truncate(seq, pos);
         self.model.truncate(seq, pos);

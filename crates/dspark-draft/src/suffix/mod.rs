@@ -106,7 +106,7 @@ impl Suffix {
         (r.right / (r.all - r.right)).ln() as f32
     }
 
-    fn propose_one(&mut self, ask: &Ask) -> Proposal {
+    pub(super) fn propose_one(&mut self, ask: &Ask) -> Proposal {
         let Some(known) = self.known.get(&ask.seq) else {
             return Proposal::default();
         };

@@ -322,3 +322,47 @@ fn copies_outlive_the_model() {
         assert_eq!(chooser.tap().layers.is_empty(), lost);
     }
 }
+
+#[test]
+fn a_copy_is_offered_without_the_model_and_judged_once() {
+    let text: Vec<TokenId> = (0..40).map(|i| i % 7).collect();
+    let mut chooser = Chooser::new(Model::new(&text, 0.0), 1, Suffix::default());
+    let seq = SeqId(0);
+    chooser.observe(seq, 0, &text, &[]).unwrap();
+    let ask = ask(0, 40, 40 % 7, 4);
+    let offered = chooser.glance(&[ask]);
+    assert_eq!(offered[0].tokens, [6, 0, 1, 2]);
+    assert_eq!(offered[0].confidence_logits.len(), 4);
+    assert_eq!(chooser.model().asked, 0);
+    // The same again, and then a draft: still one copy.
+    assert_eq!(chooser.glance(&[ask]), offered);
+    let plan = SamplePlan::greedy();
+    let drafted = chooser
+        .propose(&mut NoTarget::new(), &[ask], &[&plan])
+        .unwrap();
+    assert_eq!(
+        drafted[0].tokens, offered[0].tokens,
+        "the model cannot promise as much"
+    );
+    assert_eq!(chooser.counts(), (0, 1, 1));
+    // One that nobody followed up counts as handed out once the text goes on.
+    chooser.observe(seq, 40, &[5, 6], &[]).unwrap();
+    let next = Ask {
+        pos: 42,
+        seed: 0,
+        ..ask
+    };
+    assert_eq!(chooser.glance(&[next])[0].tokens, [1, 2, 3, 4]);
+    assert_eq!(chooser.counts(), (0, 1, 1));
+    chooser.observe(seq, 42, &[0], &[]).unwrap();
+    assert_eq!(chooser.counts(), (0, 2, 1));
+    // Positions taken back take the offer with them.
+    chooser.glance(&[Ask {
+        pos: 43,
+        seed: 1,
+        ..ask
+    }]);
+    chooser.truncate(seq, 43);
+    chooser.observe(seq, 43, &[1], &[]).unwrap();
+    assert_eq!(chooser.counts(), (0, 2, 1));
+}

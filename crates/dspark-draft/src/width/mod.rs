@@ -94,6 +94,10 @@ pub struct Choice<'a> {
     pub seq: &'a mut SeqWidth,
     /// What was proposed; `None` if nobody asked.
     pub proposal: Option<&'a Proposal>,
+    /// What would have been proposed without the time of a draft.
+    pub free: Option<&'a Proposal>,
+    /// Whether the time of a draft was spent on it: only then it tells what drafting is worth.
+    pub drafted: bool,
     /// Most candidates that may be verified: proposed, within the budget, the context and the target.
     pub cap: usize,
     /// Out: how many are.
@@ -148,6 +152,12 @@ impl Width {
     #[must_use]
     pub const fn costs(&self) -> &Costs {
         self.reward.costs()
+    }
+
+    /// Whether candidates that cost no draft are wanted in steps without one.
+    #[must_use]
+    pub const fn takes_free(&self) -> bool {
+        matches!(self.policy, Policy::AverageReward(_))
     }
 
     /// Whether to ask the drafter for this sequence in this step. To be called once a step.

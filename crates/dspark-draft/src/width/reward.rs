@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use engine_core::mutant::mutant;
+use engine_core::seams::Proposal;
 
 use super::calibrate::Calibration;
 use super::cost::Costs;
@@ -50,12 +51,19 @@ const GAIN_FLOOR: f64 = -0.1;
 const HABIT_WEIGHT: f64 = 0.02;
 
 /// Drafting is judged on the bright side by so many standard deviations of what is known about
-/// acceptance: whoever stops drafting learns no better.
+/// acceptance: whoever stops drafting learns no better. A dear draft is judged on the dark side: it has to
+/// convince, and its probes do that.
 const HOPE: f64 = 0.4;
 
-/// Fewer drafts will do where each is worth so much less than nothing.
-const CLEAR_SAMPLES: u32 = 3;
-const CLEAR_LOSS: f64 = -0.35;
+/// Fewer drafts will do once they have cost so many tokens together.
+const CLEAR_LOSS: f64 = 1.05;
+
+/// A draft is dear from this share of a plain pass on. Then doubts are dear too: one draft that lost is
+/// enough to stop, and the next one comes when probes are within their share.
+const DEAR: f64 = 0.5;
+
+/// A draft below this share of a plain pass took no time: nothing is learned about whether it pays.
+const FREE: f64 = 0.02;
 
 /// A loss below this many tokens a step is not worth the switch.
 const DEAD_BAND: f64 = 0.003;
@@ -63,12 +71,13 @@ const DEAD_BAND: f64 = 0.003;
 /// Measurements of a width before its cost is believed.
 const KNOWN: u32 = 2;
 
-/// Widths are tried for this share of the time, and a little more at the start: plain passes' worth.
-const TRIAL_SHARE: f64 = 0.01;
+/// Widths are tried for this share of the time, and a little more once candidates seem to pay: plain
+/// passes' worth.
+const TRIAL_SHARE: f64 = 0.005;
 const TRIAL_START: f64 = 2.0;
 
 /// Probes may take this share of the time, though they come at least once in so many steps.
-const PROBE_SHARE: f64 = 0.0125;
+const PROBE_SHARE: f64 = 0.011;
 const PROBE_LEAST: u32 = 512;
 
 /// A draft that takes so many times the dearest of late met a page fault or a busy machine.
@@ -107,17 +116,29 @@ impl Habit {
         let weight = (1.0 / f64::from(self.samples)).max(HABIT_WEIGHT);
         self.gain += weight * (gain - self.gain);
     }
-
-    /// Whether drafting has been losing.
-    fn is_bad(self) -> bool {
-        loses(self.gain, self.samples)
-    }
 }
 
-/// Whether drafts that were worth `gain` on average lose time, as far as `samples` of them can tell.
-fn loses(gain: f64, samples: u32) -> bool {
-    (samples >= GAIN_SAMPLES && gain < -DEAD_BAND)
-        || (samples >= CLEAR_SAMPLES && gain < CLEAR_LOSS)
+/// How drafts are judged: by what they cost.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    /// Most steps between two probes.
+    cap: u32,
+    /// Whether a draft is dear.
+    dear: bool,
+}
+
+impl Terms {
+    /// Whether drafts that were worth `gain` on average lose time, as far as `samples` of them can tell.
+    fn loses(self, gain: f64, samples: u32) -> bool {
+        let enough = if self.dear { 1 } else { GAIN_SAMPLES };
+        (samples >= enough && gain < -DEAD_BAND) || -gain * f64::from(samples) > CLEAR_LOSS
+    }
+
+    /// Steps without a draft after the first doubt.
+    fn first(self) -> u32 {
+        let first = if self.dear { self.cap / 2 } else { PROBE_FIRST };
+        first.clamp(1, self.cap.max(1))
+    }
 }
 
 impl Arm {
@@ -127,18 +148,19 @@ impl Arm {
 
     /// Begins as the texts before went: a short answer must not pay for learning it again. `since`:
     /// passes since anyone drafted, so that short texts probe together as often as a long one.
-    fn begin(&mut self, habit: Habit, since: u64, cap: u32) {
+    fn begin(&mut self, habit: Habit, since: u64, terms: Terms) {
         self.begun = true;
-        if habit.is_bad() {
+        if terms.loses(habit.gain, habit.samples) {
             self.gain = habit.gain.max(GAIN_FLOOR);
             self.samples = GAIN_SAMPLES;
-            self.interval = (cap / 2).max(1);
-            self.plain = cap.saturating_sub(u32::try_from(since).unwrap_or(u32::MAX));
+            self.interval = (terms.cap / 2).max(1);
+            let since = u32::try_from(since).unwrap_or(u32::MAX);
+            self.plain = terms.cap.saturating_sub(since);
         }
     }
 
     /// Takes the worth of a draft, and decides about the next steps.
-    fn observe(&mut self, gain: f64, cap: u32) {
+    fn observe(&mut self, gain: f64, terms: Terms) {
         self.samples = self.samples.saturating_add(1);
         let least = if self.is_on() {
             GAIN_WEIGHT
@@ -147,7 +169,7 @@ impl Arm {
         };
         let weight = (1.0 / f64::from(self.samples)).max(least);
         self.gain += weight * (gain - self.gain);
-        let loses = loses(self.gain, self.samples);
+        let loses = terms.loses(self.gain, self.samples);
         if loses || self.samples >= GAIN_SAMPLES {
             self.gain = self.gain.max(GAIN_FLOOR);
         }
@@ -157,7 +179,7 @@ impl Arm {
         }
         // Once it is clear it stays known: the floor must not make it look like a guess.
         self.samples = self.samples.max(GAIN_SAMPLES);
-        self.interval = (self.interval * 2).clamp(PROBE_FIRST.min(cap), cap.max(1));
+        self.interval = (self.interval * 2).clamp(terms.first(), terms.cap.max(1));
         self.plain = self.interval;
     }
 }
@@ -218,15 +240,26 @@ impl Reward {
         if seconds > 0.0 { tokens / seconds } else { 0.0 }
     }
 
-    /// Most steps between two probes.
-    fn cap(&self) -> u32 {
+    /// What drafts cost beside plain passes.
+    fn terms(&self) -> Terms {
         let own = self.options.probe_cap;
         let plain = self.costs.estimate(1).unwrap_or(0.0);
         if plain <= 0.0 {
-            return own;
+            return Terms {
+                cap: own,
+                dear: false,
+            };
         }
         let steps = self.probe.max(self.dearest) / (PROBE_SHARE * plain);
-        own.max((steps as u32).min(PROBE_LEAST))
+        Terms {
+            cap: own.max((steps as u32).min(PROBE_LEAST)),
+            dear: self.dearest > DEAR * plain,
+        }
+    }
+
+    /// Whether this step's draft took no time to speak of, or a time that says nothing of others.
+    fn is_unjudged(&self) -> bool {
+        self.dearest == 0.0 || self.draft < FREE * self.costs.estimate(1).unwrap_or(0.0)
     }
 
     pub(crate) fn wants_draft(&self, arm: &mut Arm) -> bool {
@@ -236,7 +269,7 @@ impl Reward {
         }
         if !arm.begun {
             let since = self.pass - self.drafted;
-            arm.begin(self.habit, since, self.cap());
+            arm.begin(self.habit, since, self.terms());
         }
         if arm.plain > 0 {
             arm.plain -= u32::from(!mutant(248));
@@ -256,9 +289,15 @@ impl Reward {
             return;
         }
         let each = seconds.max(0.0) / asked as f64;
-        let paused = self.drafted != self.pass;
+        let (first, paused) = (self.drafted == 0, self.drafted != self.pass);
         if paused {
             self.probe = each;
+        }
+        self.drafted = self.pass + 1;
+        if first {
+            // It took in the whole prompt and met cold memory: what drafts cost is still unknown.
+            self.draft = each;
+            return;
         }
         self.draft = if self.dearest == 0.0 {
             each
@@ -269,7 +308,6 @@ impl Reward {
             each.min(ODD * self.dearest)
         };
         self.dearest = self.draft.max(FADE * self.dearest);
-        self.drafted = self.pass + 1;
     }
 
     pub(crate) fn observe_pass(&mut self, m: Measured) {
@@ -290,14 +328,13 @@ impl Reward {
         let base = choices.len();
         let mut all: Vec<(f64, usize)> = Vec::new();
         for (at, choice) in choices.iter_mut().enumerate() {
-            let logits = choice.proposal.map_or(&[][..], |p| &p.confidence_logits);
-            self.calibration
-                .survival(logits, choice.cap, HOPE, &mut self.survivals);
-            if choice.proposal.is_some() {
-                let gain = self.gain(base, &self.survivals);
+            let judged = choice.proposal.is_some() && (choice.drafted || mutant(265));
+            if judged && !self.is_unjudged() {
+                let gain = self.gain(base, choice);
                 self.habit.observe(gain);
-                choice.seq.arm.observe(gain, self.cap());
+                choice.seq.arm.observe(gain, self.terms());
             }
+            let logits = choice.proposal.map_or(&[][..], |p| &p.confidence_logits);
             self.calibration
                 .survival(logits, choice.cap, 0.0, &mut self.survivals);
             all.extend(self.survivals.iter().map(|a| (*a, at)));
@@ -323,19 +360,40 @@ impl Reward {
             .collect()
     }
 
-    /// Tokens that a draft of these survivals is worth more than its time is at the rate of plain
-    /// decoding. Drafting raises the long-run rate above that one if and only if this is positive on
-    /// average; the going rate itself is a noisier measure, for it depends on luck.
-    fn gain(&self, base: usize, survival: &[f64]) -> f64 {
-        let times = self.times(base, survival.len());
-        let rate = if times[0] > 0.0 {
-            base as f64 / times[0]
+    /// Tokens that a choice's draft is worth more than its time is at the rate of plain decoding.
+    /// Drafting raises the long-run rate above that one if and only if this is positive on average; the
+    /// going rate itself is a noisier measure, for it depends on luck. Candidates that would have come
+    /// without the draft are none of its merit.
+    fn gain(&mut self, base: usize, choice: &Choice<'_>) -> f64 {
+        let worth = self.worth(base, choice.proposal, choice.cap);
+        let free = self.worth(base, choice.free, choice.cap);
+        worth - free - self.plain_rate(base) * self.draft
+    }
+
+    /// Tokens a second of a pass that drafts nothing; 0 before there was one.
+    fn plain_rate(&self, base: usize) -> f64 {
+        let seconds = self.costs.estimate(base).unwrap_or(0.0);
+        if seconds > 0.0 {
+            base as f64 / seconds
         } else {
             0.0
+        }
+    }
+
+    /// Tokens that a proposal is worth more than its rows' time is, at the rate of plain decoding.
+    fn worth(&mut self, base: usize, proposal: Option<&Proposal>, cap: usize) -> f64 {
+        let Some(proposal) = proposal else {
+            return 0.0;
         };
-        let n = best(survival, &times, rate);
-        let tokens: f64 = survival[..n].iter().sum();
-        tokens - rate * (times[n] - times[0] + self.draft)
+        let depth = cap.min(proposal.tokens.len());
+        let hope = if self.terms().dear { -HOPE } else { HOPE };
+        let logits = &proposal.confidence_logits;
+        self.calibration
+            .survival(logits, depth, hope, &mut self.survivals);
+        let (times, rate) = (self.times(base, depth), self.plain_rate(base));
+        let n = best(&self.survivals, &times, rate);
+        let tokens: f64 = self.survivals[..n].iter().sum();
+        tokens - rate * (times[n] - times[0])
     }
 
     /// Replaces the width by one whose cost is unknown or stale, if there is time to spare.
@@ -373,7 +431,12 @@ impl Reward {
             0.0
         };
         let loss = (time(other) - time(chosen) - worth).max(0.0);
-        let budget = TRIAL_SHARE * self.spent + TRIAL_START * time(0);
+        let start = if chosen > 0 || mutant(266) {
+            TRIAL_START
+        } else {
+            0.0
+        };
+        let budget = TRIAL_SHARE * self.spent + start * time(0);
         let fits = self.lost + loss <= budget;
         self.lost += if fits { loss } else { 0.0 };
         fits

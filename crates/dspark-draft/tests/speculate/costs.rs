@@ -1,11 +1,13 @@
 //! What the loop measures and what the policy makes of it, on a clock that only the toys move.
 
 use crate::common::drafters::{Known, Script};
-use crate::common::toy::Toy;
+use crate::common::toy::{Toy, V};
 use crate::common::{Recorder, assert_plain, drain, fixed, plans, prompt, request, whole};
 use dspark_draft::speculate::{Config, Speculator};
+use dspark_draft::suffix::{Chooser, Suffix};
 use dspark_draft::width::{Policy, RewardOptions};
-use engine_core::Target;
+use engine_core::{SamplePlan, Target, TokenId};
+use std::sync::Arc;
 
 /// A pass takes 1, and a fifth for each further row.
 fn cheap(rows: usize) -> f64 {
@@ -127,6 +129,54 @@ fn right_drafts_are_verified_whole_and_wrong_ones_not_at_all() {
         .map(|p| cheap(p[0].tokens.len()))
         .sum::<f64>();
     assert!(spent + 0.3 * stats.drafts as f64 <= 599.0 * 1.06, "{spent}");
+}
+
+#[test]
+fn copies_are_verified_while_the_model_is_not_worth_asking() {
+    // Three tokens to choose from: the text has to repeat itself.
+    let banned = (3..V as TokenId).map(|token| (token, f32::NEG_INFINITY));
+    let plan = SamplePlan {
+        bias: banned.collect(),
+        ..SamplePlan::greedy()
+    };
+    let request = request(prompt(5, 1), 600, &Arc::new(plan));
+    let mut target = Toy::new();
+    target.pass_time = cheap;
+    let mut model = Known::new(Script::Wrong);
+    (model.clock, model.draft_time) = (target.clock.clone(), 0.8);
+    let clock = Box::new(target.clock.clone());
+    let mut speculator = Speculator::with_clock(target.info(), reward(), clock);
+    let seq = target.open().unwrap();
+    model.learn(seq, whole(&request, 4096));
+    let mut chooser = Chooser::new(model, 5, Suffix::default());
+    speculator.admit(&target, seq, request.clone()).unwrap();
+    let done = drain(
+        &mut speculator,
+        &mut target,
+        &mut chooser,
+        &mut Recorder::default(),
+        64,
+    );
+    assert_plain(&target, &done[0], &request, "copies");
+    let stats = speculator.stats();
+    assert!(stats.free > 50, "{stats:?}");
+    assert!(
+        stats.matched > 100,
+        "{} of {}",
+        stats.matched,
+        stats.offered
+    );
+    assert_eq!(stats.drafts as usize, stats.asked as usize);
+    assert!(
+        stats.drafts < stats.steps / 4,
+        "{} of {}",
+        stats.drafts,
+        stats.steps
+    );
+    // Every copy was judged once: what was handed out is what was counted.
+    let (of_model, copies, _) = chooser.counts();
+    assert!(of_model + copies <= stats.drafts + stats.free);
+    assert!(copies >= stats.free);
 }
 
 #[test]

@@ -142,6 +142,14 @@ pub trait Drafter {
         plans: &[&SamplePlan],
     ) -> Result<Vec<Proposal>, Fault>;
 
+    /// Proposals that take no pass of a model, in the order of `asks`; empty ones, or none at all, where
+    /// there is nothing to offer. A [`Self::propose`] for the same positions may follow and counts for
+    /// its sequences instead.
+    fn glance(&mut self, asks: &[Ask]) -> Vec<Proposal> {
+        let _ = asks;
+        Vec::new()
+    }
+
     /// Which target layers it wants features of, for every committed position; empty for none.
     fn tap(&self) -> Tap;
 
