@@ -259,7 +259,7 @@ fn show(s: &Stats) {
 }
 
 /// Milliseconds of a pass of 1 to 8 rows behind `ids`, with or without taps.
-fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap, watch: Watch) -> Vec<f64> {
+fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap, watch: Watch) -> [Vec<f64>; 2] {
     let seq = t.open().unwrap();
     let span = |pos: usize, n: usize, out, tap: &Tap| Span {
         seq,
@@ -273,19 +273,23 @@ fn pass_times(t: &mut CpuTarget, ids: &[TokenId], tap: &Tap, watch: Watch) -> Ve
     let ticket = t.submit(ids, &[first]).unwrap();
     t.wait(ticket, None).unwrap();
     t.commit(seq, ids.len() as Pos);
-    let mut samples = vec![Vec::new(); 8];
-    for _ in 0..40 {
+    let none = Tap::default();
+    let mut samples = [vec![Vec::new(); 8], vec![Vec::new(); 8]];
+    for round in 0..80 {
         for rows in 1..=8 {
+            // Both in turn: what the machine does meanwhile meets both.
+            let tapped = round % 2;
+            let tap = [&none, tap][tapped];
             let begin = watch.seconds();
             let span = span(ids.len(), rows, Out::All, tap);
             let ticket = t.submit(&ids[..rows], &[span]).unwrap();
             t.wait(ticket, None).unwrap();
-            samples[rows - 1].push(1e3 * (watch.seconds() - begin));
+            samples[tapped][rows - 1].push(1e3 * (watch.seconds() - begin));
             t.commit(seq, ids.len() as Pos);
         }
     }
     t.close(seq);
-    samples.iter_mut().map(|s| median(s)).collect()
+    samples.map(|mut of| of.iter_mut().map(|s| median(s)).collect())
 }
 
 /// Asks at every position and offers nothing: what it would have proposed stays here.
@@ -433,9 +437,8 @@ fn main() {
         kind(&pair, &mut t, list, (budget, rounds), watch);
     }
     let ids: Vec<TokenId> = all.iter().flat_map(|p| p.ids.clone()).take(200).collect();
-    let bare = pass_times(&mut t, &ids, &Tap::default(), watch);
     let tap = pair.drafter(&t).tap();
-    let tapped = pass_times(&mut t, &ids, &tap, watch);
+    let [bare, tapped] = pass_times(&mut t, &ids, &tap, watch);
     let line = |v: &[f64]| -> String { v.iter().map(|v| format!(" {v:.3}")).collect() };
     println!("ms of a pass of 1..8 rows at 200 positions:{}", line(&bare));
     println!(

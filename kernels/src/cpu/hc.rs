@@ -147,8 +147,11 @@ dispatch! {
 /// What a drafter sees of a layer: the mean of the streams. `streams` `[4, d]`, `out` `[d]`, f32.
 pub fn hc_tap(streams: &[f32], out: &mut [f32]) {
     let d = out.len();
-    for (j, v) in out.iter_mut().enumerate() {
-        *v = (((streams[j] + streams[d + j]) + streams[2 * d + j]) + streams[3 * d + j]) * 0.25;
+    let (a, rest) = streams[..4 * d].split_at(d);
+    let (b, rest) = rest.split_at(d);
+    let (c, e) = rest.split_at(d);
+    for ((((v, a), b), c), e) in out.iter_mut().zip(a).zip(b).zip(c).zip(e) {
+        *v = (((a + b) + c) + e) * 0.25;
     }
 }
 
