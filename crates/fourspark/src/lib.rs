@@ -41,6 +41,7 @@
 //! | [`answer`] | events, outcomes, streams |
 //! | [`placement`] | where the model runs |
 //! | [`cpu`] | which vector instructions the kernels may use |
+//! | [`bench`] | what passes take |
 //! | [`selftest`] | whether a device computes what it should |
 //! | [`feature`] | what is on, what is off, and why |
 //!
@@ -50,6 +51,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod bench;
 pub mod cpu;
 pub mod drafting;
 pub mod engine;

@@ -82,6 +82,15 @@ impl EngineOptions {
         Ok(self.for_context(meta.n_ctx_train))
     }
 
+    /// Positions that the target in a file was trained for.
+    ///
+    /// # Errors
+    /// `Model` if the file is no target.
+    pub fn trained_for(&self, file: &Gguf) -> Result<usize, Error> {
+        let meta = Ds4Meta::read(&GgufSource::new(file.clone()))?;
+        Ok(usize::try_from(meta.n_ctx_train).unwrap_or(usize::MAX))
+    }
+
     fn for_context(&self, ctx_train: u64) -> Options {
         let defaults = Options::default();
         let usual = usize::try_from(ctx_train).unwrap_or(usize::MAX).min(4096);

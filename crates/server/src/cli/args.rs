@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Eval(EvalCommand),
     /// Show what this machine offers.
     Doctor(DoctorArgs),
+    /// Measure what passes of a model take here: prompts, steps, widths, many sequences at once.
+    Bench(BenchArgs),
     /// Compare every kernel on a device with its definition, value by value.
     Selftest(SelftestArgs),
     /// Show every switch of the environment, with the value in force.
@@ -96,6 +98,51 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) libraries: LibraryArgs,
+}
+
+/// What `bench` is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Prompts of so many tokens.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "512,2048,8192,32768"
+    )]
+    pub(crate) prefill: Vec<u32>,
+    /// Positions before the steps.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "0,2048,8192,32768"
+    )]
+    pub(crate) depth: Vec<u32>,
+    /// Rows of a step; 1 is plain decoding.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6"
+    )]
+    pub(crate) width: Vec<u32>,
+    /// Sequences in one pass.
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,8,32"
+    )]
+    pub(crate) streams: Vec<u32>,
+    /// Samples of each step; a prompt is run three times at most.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) rounds: u16,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What `selftest` is told.

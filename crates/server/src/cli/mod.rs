@@ -6,6 +6,7 @@
 
 mod args;
 mod bar;
+mod bench;
 mod chat;
 mod doctor;
 mod eval;
@@ -47,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Mark(args) => make::mark(&args),
         Command::Eval(command) => eval::eval(&command),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Switches(_) => Ok(()),
         Command::DraftWorker(args) => {
