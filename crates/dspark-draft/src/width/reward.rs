@@ -134,6 +134,13 @@ impl Terms {
         (samples >= enough && gain < -DEAD_BAND) || -gain * f64::from(samples) > CLEAR_LOSS
     }
 
+    /// Whether a text is to begin without drafts. Where they are dear, others must have shown that they
+    /// pay.
+    fn doubts(self, habit: Habit) -> bool {
+        let shown = habit.samples >= GAIN_SAMPLES && habit.gain > 0.0;
+        self.loses(habit.gain, habit.samples) || (self.dear && !shown)
+    }
+
     /// Steps without a draft after the first doubt.
     fn first(self) -> u32 {
         let first = if self.dear { self.cap / 2 } else { PROBE_FIRST };
@@ -150,7 +157,7 @@ impl Arm {
     /// passes since anyone drafted, so that short texts probe together as often as a long one.
     fn begin(&mut self, habit: Habit, since: u64, terms: Terms) {
         self.begun = true;
-        if terms.loses(habit.gain, habit.samples) {
+        if terms.doubts(habit) {
             self.gain = habit.gain.max(GAIN_FLOOR);
             self.samples = GAIN_SAMPLES;
             self.interval = (terms.cap / 2).max(1);
@@ -193,6 +200,8 @@ pub(crate) struct Reward {
     /// that copies takes no time.
     draft: f64,
     dearest: f64,
+    /// Seconds it took beyond that, to catch up with what was committed since the last one.
+    catch_up: f64,
     /// Seconds of the last draft after a pause, with what it caught up.
     probe: f64,
     /// The pass of the last one.
@@ -215,6 +224,7 @@ impl Reward {
             costs: Costs::seeded(&options.costs),
             draft: 0.0,
             dearest: 0.0,
+            catch_up: 0.0,
             probe: 0.0,
             drafted: 0,
             habit: Habit::default(),
@@ -307,6 +317,7 @@ impl Reward {
         } else {
             each.min(ODD * self.dearest)
         };
+        self.catch_up = if paused { each - self.draft } else { 0.0 };
         self.dearest = self.draft.max(FADE * self.dearest);
     }
 
@@ -331,7 +342,9 @@ impl Reward {
             let judged = choice.proposal.is_some() && (choice.drafted || mutant(265));
             if judged && !self.is_unjudged() {
                 let gain = self.gain(base, choice);
-                self.habit.observe(gain);
+                // A text that goes on earns back what taking in its prompt took, a short one does not.
+                let late = if mutant(267) { 0.0 } else { self.catch_up };
+                self.habit.observe(gain - self.plain_rate(base) * late);
                 choice.seq.arm.observe(gain, self.terms());
             }
             let logits = choice.proposal.map_or(&[][..], |p| &p.confidence_logits);

@@ -237,6 +237,40 @@ fn a_dear_draft_that_pays_is_kept() {
     assert!(worst > 1.0 && mean > 0.98 * limit, "{worst} {mean} {limit}");
 }
 
+/// Drafts of `texts` texts of `steps` steps, each with a prompt that its first draft has to take in.
+fn drafts_of(texts: usize, steps: usize) -> usize {
+    let mild = process(&[0.9, 0.8, 0.7, 0.6, 0.5], 0.0, (1.0, 0.0));
+    let mut bench = Bench::new(reward(), &dear(), mild, 9);
+    let mut drafts = 0;
+    for _ in 0..texts {
+        bench.seq = SeqWidth::default();
+        bench.width.observe_pass(Measured {
+            rows: 0,
+            tokens: 0,
+            asked: 0,
+            draft: 0.0,
+            verify: 3.0,
+            alone: false,
+        });
+        bench.device.draft = dear().draft + 4.0;
+        for _ in 0..steps {
+            let drafted = bench.run(1).drafts;
+            drafts += drafted;
+            if drafted > 0 {
+                bench.device.draft = dear().draft;
+            }
+        }
+    }
+    drafts
+}
+
+#[test]
+fn short_texts_are_not_drafted_where_taking_in_the_prompt_costs_more_than_they_gain() {
+    let (short, long) = (drafts_of(200, 6), drafts_of(4, 300));
+    assert!(short < 100, "{short} drafts in 1200 steps of short texts");
+    assert!(long > 1000, "{long} drafts in 1200 steps of long texts");
+}
+
 #[test]
 fn candidates_that_cost_no_draft_do_not_speak_for_the_drafter() {
     let mut bench = Bench::new(reward(), &dear(), process(&LOSING[0], 0.0, (1.0, 0.0)), 1);
