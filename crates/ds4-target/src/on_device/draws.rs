@@ -30,6 +30,8 @@ pub(crate) enum Way {
 pub(crate) struct Draws {
     /// The plan of a row that is drawn on the device.
     plans: Vec<Option<Plan>>,
+    /// Rows that were drawn on the device.
+    pub(crate) drawn: u64,
     /// Rows that want a token only and are drawn on the host all the same.
     pub(crate) fallbacks: u64,
 }
@@ -49,6 +51,7 @@ impl Draws {
                     Want::Ids(plan) => of(plan, pos(row) + 1),
                     Want::Logits | Want::Both(_) => None,
                 };
+                self.drawn += u64::from(plan.is_some());
                 self.fallbacks += u64::from(plan.is_none() && matches!(span.want, Want::Ids(_)));
                 self.plans.push(plan);
             }
