@@ -6,6 +6,7 @@
 use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::head::{PLAN_BYTES, Plan};
+use engine_core::mutant::mutant;
 use engine_core::{Pos, SamplePlan, Span, TokenId, Want};
 use sampling::NoiseKey;
 
@@ -48,6 +49,10 @@ impl Draws {
         for (span, rows) in spans.iter().zip(rows) {
             for row in rows.clone() {
                 let plan = match &span.want {
+                    Want::Ids(_) if mutant(371) => {
+                        self.plans.push(None);
+                        continue;
+                    }
                     Want::Ids(plan) => of(plan, pos(row) + 1),
                     Want::Logits | Want::Both(_) => None,
                 };
