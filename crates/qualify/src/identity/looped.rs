@@ -188,14 +188,14 @@ pub(crate) fn run(pair: &Pair, seat: &mut Seat, base: &Base, way: &Looped) -> Re
     let s = &ran.stats;
     let (told, wrong) = match &ran.worker {
         Some((watch, how)) => worker::ran(watch, *how),
-        None => (String::new(), None),
+        None => ("no worker".to_owned(), None),
     };
     let wrong = wrong.map(|(expected, got)| off_path(expected, got));
     Ok(Made {
         ids: ids_digest(&all),
         state: hex(blake3::hash(&ran.states.concat()).as_bytes()),
         evidence: format!(
-            "{} passes, {} proposed, {} offered, {} accepted, {} sequences{told}",
+            "{} passes, {} proposed, {} offered, {} accepted, {} sequences, {told}",
             s.passes, s.proposed, s.offered, s.matched, ran.together
         ),
         first: differs(&want, &ran)
