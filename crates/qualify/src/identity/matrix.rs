@@ -170,34 +170,29 @@ fn five(way: &mut Looped) {
     (way.batch, way.chunk) = (Batch::Five, 20);
 }
 
-/// Arms on a device. Those without a pass that is short enough for a graph, twice, run without.
-fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
-    let (mut long, mut short) = (vec![chunk(129), chunk(0)], vec![chunk(1)]);
-    for width in [1, 5, WIDEST] {
-        short.push(scripted(width, "all right", vec![WIDEST]));
-        if width > 1 {
-            short.push(scripted(width, "rising", (0..width).collect()));
-        }
+/// Widths and accept patterns of a device: one token, one graph's worth, the widest.
+fn device_widths() -> Vec<Arm> {
+    let mut arms = vec![chunk(1), scripted(1, "all right", vec![WIDEST])];
+    for width in [5, WIDEST] {
+        arms.push(scripted(width, "all right", vec![WIDEST]));
+        arms.push(scripted(width, "rising", (0..width).collect()));
+        arms.push(scripted(width, "all wrong", vec![0]));
     }
-    let wrong = scripted(5, "all wrong", vec![0]);
-    long.extend([chunk(1), wrong.clone()].map(|arm| Arm {
-        name: format!("{}, no graphs", arm.name),
-        ..arm
-    }));
-    short.push(wrong);
+    arms
+}
+
+/// Drafters, company and draws of a device.
+fn device_drafters(means: &Means) -> Vec<Arm> {
+    let mut arms = Vec::new();
     let mut add = |name: &str, source, policy, change: fn(&mut Looped)| {
         let mut way = looped(source, policy);
         change(&mut way);
-        short.push(drafted(name.to_owned(), way));
+        arms.push(drafted(name.to_owned(), way));
     };
     let backbone = || Source::Backbone;
-    add("draft off", Source::Off, Policy::Fixed(1), |_| {});
-    add(
-        "draft backbone fixed 4",
-        backbone(),
-        Policy::Fixed(4),
-        |_| {},
-    );
+    let fixed = Policy::Fixed;
+    add("draft off", Source::Off, fixed(1), |_| {});
+    add("draft backbone fixed 4", backbone(), fixed(4), |_| {});
     add("draft backbone reward", backbone(), Policy::Reward, |_| {});
     add(
         "draft suffix reward",
@@ -205,43 +200,40 @@ fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
         Policy::Reward,
         |_| {},
     );
-    add("neighbours 5 off", Source::Off, Policy::Fixed(1), five);
-    add("neighbours 5 backbone", backbone(), Policy::Fixed(4), five);
-    add(
-        "draft backbone sampled",
-        backbone(),
-        Policy::Fixed(5),
-        |way| {
-            way.plan = Plan::Sampled;
-        },
-    );
-    add(
-        "draft backbone, ids from the pass",
-        backbone(),
-        Policy::Fixed(5),
-        |way| {
-            way.plan = Plan::InPass;
-        },
-    );
-    add(
-        "draft backbone sampled, ids from the pass",
-        backbone(),
-        Policy::Fixed(5),
-        |way| {
-            way.plan = Plan::SampledInPass;
-        },
-    );
+    add("neighbours 5 off", Source::Off, fixed(1), five);
+    add("neighbours 5 backbone", backbone(), fixed(4), five);
+    add("draft backbone sampled", backbone(), fixed(5), |way| {
+        way.plan = Plan::Sampled;
+    });
+    let ids = "ids from the pass";
+    let name = format!("draft backbone, {ids}");
+    add(&name, backbone(), fixed(5), |way| way.plan = Plan::InPass);
+    let name = format!("draft backbone sampled, {ids}");
+    add(&name, backbone(), fixed(5), |way| {
+        way.plan = Plan::SampledInPass;
+    });
     if means.worker().is_ok() {
         let (transport, killed) = (Transport::Shared, false);
         let worker = Source::Worker(Worker { transport, killed });
-        add("worker shared fixed 4", worker, Policy::Fixed(4), |_| {});
+        add("worker shared fixed 4", worker, fixed(4), |_| {});
     }
-    short.push(arm("save and load", Way::Forced(Forced::SaveLoad)));
-    short.push(arm("fork", Way::Forced(Forced::Fork)));
-    short.push(arm(
-        "to the processor and back",
-        Way::Forced(Forced::Carried),
-    ));
+    arms
+}
+
+/// Arms on a device. Those without two short passes of a shape have no graphs to replay and run without.
+fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
+    let without = [chunk(1), scripted(5, "all wrong", vec![0])].map(|arm| Arm {
+        name: format!("{}, no graphs", arm.name),
+        ..arm
+    });
+    let long = [chunk(129), chunk(0)].into_iter().chain(without);
+    let states = [
+        ("save and load", Forced::SaveLoad),
+        ("fork", Forced::Fork),
+        ("to the processor and back", Forced::Carried),
+    ];
+    let states = states.map(|(name, forced)| arm(name, Way::Forced(forced)));
+    let short = device_widths().into_iter().chain(device_drafters(means));
     let on = |graphs: bool| {
         move |arm: Arm| Arm {
             name: format!("device {} {}", vendor.name(), arm.name),
@@ -249,8 +241,8 @@ fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
             ..arm
         }
     };
-    let long = long.into_iter().map(on(false));
-    long.chain(short.into_iter().map(on(true))).collect()
+    let graphs = short.chain(states).map(on(true));
+    long.map(on(false)).chain(graphs).collect()
 }
 
 const NO_OWNER: &str = "experts have one owner: a pass runs on one device";
