@@ -1,4 +1,4 @@
-//! `xtask qualify`: builds the crate `qualify`, and for comparisons the binary it runs, and hands over.
+//! `xtask qualify`: builds the crate `qualify`, and for comparisons and packs the binary they run, and hands over.
 //!
 //! Apart from this tool because it loads the model: this tool must work when the product does not
 //! compile.
@@ -13,7 +13,8 @@ fn packages(args: &[String]) -> &'static [&'static str] {
     let runs = args.first().is_some_and(|verb| verb == "run");
     let gate = args.iter().any(|word| word == "one-result");
     let own = args.iter().any(|word| word == "--binary");
-    if runs && !gate && !own {
+    let packs = args.first().is_some_and(|verb| verb == "pack");
+    if packs || (runs && !gate && !own) {
         &["--package", "qualify", "--package", "server"]
     } else {
         &["--package", "qualify"]
@@ -50,7 +51,7 @@ mod tests {
     use super::packages;
 
     #[test]
-    fn the_binary_is_built_for_comparisons_only() {
+    fn the_binary_is_built_for_comparisons_and_packs_only() {
         let of = |words: &str| {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             packages(&words).contains(&"server")
@@ -59,6 +60,7 @@ mod tests {
         assert!(!of("run --profile one-result"));
         assert!(!of("run --profile cpu-smoke --binary x"));
         assert!(!of("verify a.json"));
+        assert!(of("pack folder"));
         assert!(!of("plan"));
     }
 }

@@ -161,6 +161,15 @@ fn cell(
     }
 }
 
+/// Whether there is anything to run: what no build has, or nobody has here, is not run, and the verdict says so.
+#[must_use]
+pub fn runs_here(profile: &Profile, comparison: &Comparison, machine: &Machine) -> bool {
+    let absent = comparison.a.absent.is_some() || comparison.b.absent.is_some();
+    let file = profile.artefacts.iter().any(|a| a.path.is_empty());
+    let gpu = comparison.gpu.is_some() && comparison.gpu != machine.gpu_arch;
+    !absent && !file && !gpu
+}
+
 /// Runs a comparison. `only`: contexts to run, all if empty; what is left out stays a planned cell
 /// without runs. An arm that no build has is not run.
 #[must_use]
@@ -173,9 +182,7 @@ pub fn run(
     let comparison = profile.comparison.as_ref()?;
     let name = format!("{}{}{:?}", setting.now_s, profile.digest(), setting.build);
     let campaign = hash::text(&name)[..16].to_owned();
-    // What no build has, or nobody has here, is not run: the verdict says so.
-    let absent = comparison.a.absent.is_some() || comparison.b.absent.is_some();
-    let missing = absent || profile.artefacts.iter().any(|a| a.path.is_empty());
+    let missing = !runs_here(profile, comparison, &setting.machine);
     let mut cells: Vec<Cell> = Vec::new();
     for context in &comparison.contexts {
         let first = cells.iter().map(|c| c.runs.len()).sum::<usize>();

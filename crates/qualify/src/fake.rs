@@ -107,6 +107,7 @@ pub fn setting(profile: &Profile) -> Setting {
             dirty: false,
             exe_blake3: hash::text("fake"),
             version: "0".to_owned(),
+            packed: false,
         },
         artefacts: profile.artefacts.iter().map(artefact).collect(),
         now_s: 1_800_000_000,

@@ -24,6 +24,7 @@ pub mod html;
 pub mod identity;
 pub mod machine;
 pub mod order;
+pub mod pack;
 pub mod profile;
 pub mod quality;
 pub mod render;

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use device::survey::{Found, Seen};
+
 use crate::report::{Build, Machine};
 
 fn read(path: &str) -> Option<String> {
@@ -55,7 +57,20 @@ fn boost() -> Option<String> {
     turbo.or_else(|| read(&format!("{cpu}/cpufreq/boost")).map(|v| format!("boost {v}")))
 }
 
-/// The machine, before anything runs.
+/// The architecture of a GPU that the engine can use: the one wanted if it is there, otherwise the first.
+#[must_use]
+pub fn gpu(seen: &[Seen], wanted: &str) -> Option<String> {
+    let fit = |d: &&Found| d.unfit.is_none();
+    let archs = || {
+        let devices = seen.iter().flat_map(|s| &s.devices);
+        devices.filter(fit).map(|d| d.facts.arch.clone())
+    };
+    archs()
+        .find(|arch| arch == wanted)
+        .or_else(|| archs().next())
+}
+
+/// The machine, before anything runs. GPUs are not looked for.
 #[must_use]
 pub fn machine() -> Machine {
     let kb = field("/proc/meminfo", "MemTotal");
@@ -74,7 +89,6 @@ pub fn machine() -> Machine {
         boost: boost(),
         power_profile: read("/sys/firmware/acpi/platform_profile"),
         microcode: field("/proc/cpuinfo", "microcode"),
-        // The engine runs no pass on a GPU yet, so whatever is in the machine is of no use to it.
         gpu_arch: None,
         load_before_centi: load_centi(),
         swapped_pages: 0,
@@ -94,5 +108,6 @@ pub fn build(root: &Path, exe_blake3: String) -> Build {
         dirty: git(&["status", "--porcelain"]).is_none_or(|s| !s.is_empty()),
         exe_blake3,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        packed: false,
     }
 }

@@ -4,25 +4,29 @@
 
 #![forbid(unsafe_code)]
 
+mod cli;
+
 use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use cli::options::Options;
+use cli::place::{self, Place, root};
+use cli::{Stop, line, note, refuse, say, write};
 use qualify::campaign::{self, Setting};
 use qualify::code::Disqualifier;
-use qualify::gate::{self, GateReport};
-use qualify::identity::{self, Pair};
-use qualify::profile::{Comparison, Profile, frozen_prompt, names};
-use qualify::report::{Report, SCHEMA};
+use qualify::profile::{Comparison, Profile, names};
+use qualify::report::{Machine, Report};
 use qualify::runner::Process;
-use qualify::{diff, hash, html, machine, quality, render, selftest, snippets, verify};
+use qualify::{
+    diff, gate, hash, html, identity, machine, quality, render, selftest, snippets, verify,
+};
 
 const USAGE: &str = "\
 usage: cargo xtask qualify VERB
-  plan [--profile P]                     what would run, how often, and what is missing
-  run --profile P [--context A,B] [--binary FILE] [--out FOLDER] [--small]
+  plan [--profile P] [DEVICES]           what would run, how often, and what is missing
+  run --profile P [--context A,B] [--binary FILE] [--out FOLDER] [--small] [--packed FOLDER] [DEVICES]
   verify REPORT..                        recompute everything from the runs
   render REPORT [--html]                 a report for people
   render --check | --write               figures in documents against their reports
@@ -30,20 +34,9 @@ usage: cargo xtask qualify VERB
   combine REPORT REPORT..                refused, and says why
   selftest                               every rule on a made-up engine
   hash FILE..                            digests for profiles
+  pack FOLDER                            this program, fourspark and the models, to run elsewhere
+DEVICES: --device auto|cpu|cuda:N|hip:N.. of the gate, --kernel-cache FOLDER, --nvrtc, --hip, --hiprtc FILE
 exit codes: 0 passed or qualified, 1 failed, 2 refused, 3 unqualified";
-
-/// What went wrong, and the exit code.
-struct Stop(u8, String);
-
-impl From<String> for Stop {
-    fn from(why: String) -> Self {
-        Self(1, why)
-    }
-}
-
-fn refuse(why: impl Into<String>) -> Stop {
-    Stop(2, why.into())
-}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -60,6 +53,8 @@ fn main() -> ExitCode {
         "combine" => combine(rest),
         "selftest" => self_test(),
         "hash" => digests(rest),
+        "pack" => place::write(rest),
+        "draft-worker" => worker(rest),
         _ => Err(refuse(USAGE)),
     };
     match done {
@@ -71,45 +66,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes to standard output. A reader that has gone (`plan | head -1`) ends nothing: reports are
-/// written and exit codes stand whether somebody reads or not.
-fn say(text: &str) -> Result<(), Stop> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Stop(1, format!("output: {e}"))),
-        _ => Ok(()),
-    }
-}
-
-/// Writes a line to standard error; a closed one is nobody's loss.
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
-}
-
-/// A line of what `say` writes.
-macro_rules! line {
-    ($($part:tt)*) => {
-        say(&format!("{}\n", format_args!($($part)*)))
-    };
-}
-
-fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
-}
-
-/// The value of an option.
-fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
-    let at = args.iter().position(|a| a == name)?;
-    args.get(at + 1).map(String::as_str)
-}
-
 fn named(name: &str) -> Result<Profile, Stop> {
     Profile::named(name).map_err(|e| refuse(e.to_string()))
 }
 
+/// Serves the gate as a draft worker: what `fourspark draft-worker` does.
+#[cfg(target_os = "linux")]
+fn worker(args: &[String]) -> Result<u8, Stop> {
+    let parent = args.first().and_then(|id| id.parse().ok());
+    let parent = parent.ok_or_else(|| refuse("draft-worker PARENT"))?;
+    ipc_transport::worker::run_process(parent)?;
+    Ok(0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn worker(_: &[String]) -> Result<u8, Stop> {
+    Err(refuse("draft workers need Linux"))
+}
+
+/// Options of devices and their libraries.
+const DEVICES: [&str; 5] = ["--device", "--kernel-cache", "--nvrtc", "--hip", "--hiprtc"];
+
 fn plan(args: &[String]) -> Result<u8, Stop> {
-    let wanted: Vec<&str> = match option(args, "--profile") {
+    let options = Options::of(args, &[&["--profile"], &DEVICES[..]].concat(), &[])?;
+    let wanted: Vec<&str> = match options.value("--profile") {
         Some(name) => vec![name],
         None => names().collect(),
     };
@@ -117,22 +97,28 @@ fn plan(args: &[String]) -> Result<u8, Stop> {
         let profile = named(name)?;
         line!("{name} [{:?}]: {}", profile.label, profile.question)?;
         if profile.identity.is_some() {
-            let arms = identity::full();
-            let absent = |a: &&identity::Arm| matches!(a.way, identity::Way::Absent(_));
-            let missing = arms.iter().filter(absent).count();
-            line!(
-                "  {} arms, {missing} of them absent; about a minute",
-                arms.len()
-            )?;
+            let arms = identity::full(&cli::gate::means(&options, None)?);
+            line!("  {} arms; about a minute", arms.len())?;
+            for arm in &arms {
+                if let identity::Way::Absent(reason) = &arm.way {
+                    line!("  absent: {}: {reason}", arm.name)?;
+                }
+            }
         }
         if let Some(c) = &profile.comparison {
-            plan_comparison(&profile, c)?;
+            plan_comparison(&profile, c, &options)?;
         }
     }
     Ok(0)
 }
 
-fn plan_comparison(profile: &Profile, c: &Comparison) -> Result<(), Stop> {
+/// The GPU that a comparison wants, or another one, if the engine can use it.
+fn gpu(comparison: &Comparison, options: &Options<'_>) -> Option<String> {
+    let wanted = comparison.gpu.as_ref()?;
+    machine::gpu(&device::survey::survey(&options.libraries()), wanted)
+}
+
+fn plan_comparison(profile: &Profile, c: &Comparison, options: &Options<'_>) -> Result<(), Stop> {
     let runs = campaign::plan(c).len();
     line!("  A = {}, B = {}: {}", c.a.name, c.b.name, c.compares)?;
     for context in &c.contexts {
@@ -147,8 +133,12 @@ fn plan_comparison(profile: &Profile, c: &Comparison) -> Result<(), Stop> {
             line!("  missing: ArmAbsent: {side}: {reason}")?;
         }
     }
-    if let Some(gpu) = &c.gpu {
-        line!("  missing: NoGpu: {gpu}")?;
+    match (&c.gpu, gpu(c, options)) {
+        (Some(wanted), None) => line!("  missing: NoGpu: {wanted}")?,
+        (Some(wanted), Some(got)) if *wanted != got => {
+            line!("  missing: ArchMismatch: {wanted} expected, got {got}")?;
+        }
+        _ => {}
     }
     for artefact in campaign::find_artefacts(&root(), profile) {
         if artefact.blake3.is_empty() {
@@ -171,75 +161,22 @@ fn caller_env() -> Vec<(String, String)> {
 }
 
 fn run(args: &[String]) -> Result<u8, Stop> {
-    let name = option(args, "--profile").ok_or_else(|| refuse(USAGE))?;
+    let own = ["--profile", "--context", "--binary", "--out", "--packed"];
+    let options = Options::of(args, &[&own[..], &DEVICES].concat(), &["--small"])?;
+    let name = options.value("--profile").ok_or_else(|| refuse(USAGE))?;
     let profile = named(name)?;
-    let out = option(args, "--out").map_or_else(|| root().join("target/qualify"), PathBuf::from);
+    let place = Place::of(options.value("--packed"))?;
+    let out = options.value("--out").map(PathBuf::from);
+    let out = out.unwrap_or_else(|| place.root.join("target/qualify"));
     fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
     if profile.identity.is_some() {
-        return run_gate(&profile, args, &out);
+        return cli::gate::run(&profile, &options, &place, &out);
     }
     let comparison = profile
         .comparison
         .clone()
         .ok_or_else(|| refuse("nothing to compare"))?;
-    run_comparison(&profile, &comparison, args, &out)
-}
-
-fn run_gate(profile: &Profile, args: &[String], out: &Path) -> Result<u8, Stop> {
-    let rules = profile.identity.as_ref().ok_or_else(|| refuse("no gate"))?;
-    // The gate takes every path itself; a switch from outside would take one away.
-    let effective = switches::start(cfg!(feature = "mutants")).map_err(|all| {
-        let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
-        refuse(format!("switch refused: {}", lines.join("\n")))
-    })?;
-    let set: Vec<(String, String)> = effective
-        .changed()
-        .map(|s| (s.switch.name.to_owned(), s.value.clone()))
-        .collect();
-    let start = Instant::now();
-    let root = root();
-    let prompt = frozen_prompt(&rules.prompt).ok_or_else(|| refuse("no such prompt"))?;
-    let file = |role: &str| {
-        let artefact = profile.artefacts.iter().find(|a| a.role == role);
-        artefact.map(|a| root.join(&a.path)).unwrap_or_default()
-    };
-    let pair = Pair::load(&file("target"), &file("draft"), prompt.ids.clone())
-        .map_err(|e| e.to_string())?;
-    let arms = if args.iter().any(|a| a == "--small") {
-        identity::small()
-    } else {
-        identity::full()
-    };
-    let size = &identity::Size::FULL;
-    let tell = &mut |row: &identity::Row| note(&gate::line(row));
-    let outcome =
-        identity::run(&pair, &arms, size, Some(&rules.base), tell).map_err(|e| e.to_string())?;
-    let exe = std::env::current_exe().ok().and_then(|p| hash::file(&p));
-    let report = GateReport {
-        schema: SCHEMA,
-        report_id: String::new(),
-        created_utc_s: campaign::now_s(),
-        label: profile.label,
-        result: String::new(),
-        profile: profile.clone(),
-        machine: machine::machine(),
-        build: machine::build(&root, exe.unwrap_or_default()),
-        switches: set,
-        artefacts: campaign::find_artefacts(&root, profile),
-        prompt_blake3: hash::ids(&prompt.ids),
-        outcome,
-    }
-    .sealed();
-    let path = write(out, &report.report_id, "json", &report.text())?;
-    line!("{}", report.render())?;
-    line!("{:.1} s; {}", start.elapsed().as_secs_f64(), path.display())?;
-    Ok(u8::from(report.result != "pass"))
-}
-
-fn write(out: &Path, id: &str, end: &str, text: &str) -> Result<PathBuf, Stop> {
-    let path = out.join(format!("{id}.{end}"));
-    fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(path)
+    run_comparison(&profile, &comparison, &options, &place, &out)
 }
 
 /// Waits for the machine to come to rest, as long as the profile allows.
@@ -254,20 +191,22 @@ fn settle(comparison: &Comparison) {
 fn run_comparison(
     profile: &Profile,
     comparison: &Comparison,
-    args: &[String],
+    options: &Options<'_>,
+    place: &Place,
     out: &Path,
 ) -> Result<u8, Stop> {
-    let root = root();
+    let root = place.root.clone();
     let beside = || {
         let exe = std::env::current_exe().ok()?;
         Some(exe.parent()?.join("fourspark"))
     };
-    let binary = option(args, "--binary").map(PathBuf::from).or_else(beside);
+    let binary = options.value("--binary").map(PathBuf::from).or_else(beside);
     let program = binary.filter(|p| p.is_file()).ok_or_else(|| {
         refuse("no fourspark beside this program: cargo build --release -p server, or --binary")
     })?;
     let exe = hash::file(&program).unwrap_or_default();
-    let only: Vec<String> = option(args, "--context")
+    let only: Vec<String> = options
+        .value("--context")
         .map(|list| list.split(',').map(str::to_owned).collect())
         .unwrap_or_default();
     let mut process = Process {
@@ -279,8 +218,12 @@ fn run_comparison(
             .canonicalize()
             .map_err(|e| format!("{}: {e}", out.display()))?,
     };
-    let here = profile.artefacts.iter().all(|a| !a.path.is_empty());
-    let runs = here && comparison.a.absent.is_none() && comparison.b.absent.is_none();
+    let gpu_arch = gpu(comparison, options);
+    let about = |machine| Machine {
+        gpu_arch: gpu_arch.clone(),
+        ..machine
+    };
+    let runs = campaign::runs_here(profile, comparison, &about(Machine::default()));
     if runs {
         settle(comparison);
     }
@@ -294,11 +237,11 @@ fn run_comparison(
         note(&format!("QualityGateMissing: {why}"));
         None
     });
-    let mut machine = machine::machine();
+    let mut machine = about(machine::machine());
     machine.swapped_pages = machine::swapped_pages();
     let setting = Setting {
         machine,
-        build: machine::build(&root, exe),
+        build: place.build(exe),
         artefacts: campaign::find_artefacts(&root, profile),
         caller_env: caller_env(),
         quality,

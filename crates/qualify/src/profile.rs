@@ -200,6 +200,7 @@ const FILES: &[(&str, &str)] = &[
     ("spec", include_str!("../profiles/spec.json")),
     ("ipc", include_str!("../profiles/ipc.json")),
     ("h200", include_str!("../profiles/h200.json")),
+    ("h200-flash", include_str!("../profiles/h200-flash.json")),
     ("gfx1151", include_str!("../profiles/gfx1151.json")),
     ("mixed", include_str!("../profiles/mixed.json")),
 ];

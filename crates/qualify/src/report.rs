@@ -135,6 +135,10 @@ pub struct Build {
     pub exe_blake3: String,
     /// Version it reports.
     pub version: String,
+    /// Whether it ran from a pack: commit and tree are then those of the packing, and every file was compared with
+    /// the pack's list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub packed: bool,
 }
 
 /// A file as it was found.

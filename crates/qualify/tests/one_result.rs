@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[cfg(feature = "mutants")]
 use qualify::identity::What;
-use qualify::identity::{self, Outcome, Pair, Size, Status};
+use qualify::identity::{self, Choice, Means, Outcome, Pair, Size, Status, Wish};
 
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -25,7 +25,13 @@ fn pair() -> &'static Pair {
         let models = root.join("models");
         let prompt = qualify::profile::frozen_prompt("paragraph").unwrap().ids;
         let (target, draft) = (models.join("tiny.gguf"), models.join("tiny-draft.gguf"));
-        Pair::load(&target, &draft, prompt).unwrap()
+        let wish = Wish {
+            devices: Choice::Cpu,
+            worker: Some(env!("CARGO_BIN_EXE_qualify").into()),
+            ..Wish::default()
+        };
+        let means = Means::find(&wish).unwrap();
+        Pair::load(&target, &draft, prompt, means).unwrap()
     })
 }
 
@@ -35,7 +41,7 @@ fn pin() -> String {
 }
 
 fn go(names: &[&str]) -> Outcome {
-    let mut arms = identity::small();
+    let mut arms = identity::small(&pair().means);
     arms.retain(|a| names.is_empty() || names.contains(&a.name.as_str()));
     assert!(!arms.is_empty());
     identity::run(pair(), &arms, &Size::SMALL, Some(&pin()), &mut |_| {}).unwrap()
@@ -51,19 +57,53 @@ fn one_result_small_matrix_is_equal() {
         .map(|(arm, first)| format!("{arm}: {first}"))
         .collect();
     assert!(outcome.passed(), "{different:#?}");
-    assert_eq!(outcome.rows.len(), identity::small().len() + 1);
+    assert_eq!(outcome.rows.len(), identity::small(&pair().means).len() + 1);
     let absent = outcome
         .rows
         .iter()
         .filter(|r| matches!(&r.status, Status::Absent { reason } if !reason.is_empty()));
-    assert!(absent.count() >= 2, "arms that do not exist yet say so");
+    assert!(
+        absent.count() >= 3,
+        "devices that were not asked for say so"
+    );
+}
+
+/// Every arm with a worker: it is a process, lost exactly as often as it is killed, and no token changes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_05_a_drafter_in_a_worker_gives_one_result() {
+    let _turn = turn();
+    let mut arms = identity::full(&pair().means);
+    arms.retain(|a| a.name.starts_with("worker "));
+    assert_eq!(arms.len(), 14);
+    let outcome = identity::run(pair(), &arms, &Size::SMALL, Some(&pin()), &mut |_| {}).unwrap();
+    let different: Vec<_> = outcome.different().collect();
+    assert!(outcome.passed(), "{different:#?}");
+    for row in &outcome.rows[1..] {
+        let losses = u8::from(row.arm.contains("killed"));
+        let said = format!("lost {losses}, started again {losses}");
+        assert!(
+            row.evidence.contains(&said),
+            "{}: {}",
+            row.arm,
+            row.evidence
+        );
+        let transport = row.arm.split(' ').nth(1).unwrap();
+        let said = format!("worker over {transport}, ");
+        assert!(
+            row.evidence.contains(&said),
+            "{}: {}",
+            row.arm,
+            row.evidence
+        );
+    }
 }
 
 /// C-15: the switch `cpu.isa` changes which code runs and no bit.
 #[test]
 fn c_15_every_instruction_set_gives_one_result() {
     let _turn = turn();
-    let mut arms = identity::full();
+    let mut arms = identity::full(&pair().means);
     arms.retain(|a| a.name.starts_with("isa ") && a.name.ends_with("chunk whole"));
     let outcome = identity::run(pair(), &arms, &Size::SMALL, Some(&pin()), &mut |_| {}).unwrap();
     assert!(

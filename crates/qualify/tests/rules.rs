@@ -398,7 +398,7 @@ fn reports_of_another_machine_or_file_are_not_put_side_by_side() {
 /// C-40: profiles for hardware that is not here conclude, and say why.
 #[test]
 fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
-    for name in ["h200", "gfx1151", "mixed", "spec"] {
+    for name in ["h200", "h200-flash", "gfx1151", "mixed", "spec"] {
         let profile = Profile::named(name).unwrap();
         let mut fake = Fake::new(700_000, 5_000);
         let report = run(&profile, setting(&profile), &mut fake, &[]).unwrap();
@@ -408,7 +408,7 @@ fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
         };
         let gpu = profile.comparison.as_ref().unwrap().gpu.is_some();
         assert_eq!(has(disqualifiers, Code::NoGpu), gpu, "{name}");
-        let absent = name != "spec";
+        let absent = ["gfx1151", "mixed"].contains(&name);
         assert_eq!(has(disqualifiers, Code::ArmAbsent), absent, "{name}");
         assert!(
             report.cells.iter().all(|c| c.runs.is_empty()),
@@ -416,7 +416,31 @@ fn c_40_a_profile_without_its_gpu_is_unqualified_with_a_code() {
         );
         schema::check(&report.value()).unwrap();
     }
-    assert_eq!(names().count(), 7);
+    assert_eq!(names().count(), 8);
+}
+
+/// The profile of one H200 runs where there is one, its arms by their options, and nowhere else.
+#[test]
+fn c_40_the_profile_of_a_gpu_runs_on_that_gpu_alone() {
+    let profile = Profile::named("h200").unwrap();
+    let on = |arch: &str| {
+        let mut setting = setting(&profile);
+        setting.machine.gpu_arch = Some(arch.to_owned());
+        run(&profile, setting, &mut Fake::new(700_000, 5_000), &[]).unwrap()
+    };
+    let report = on("sm_90");
+    let runs = || report.cells.iter().flat_map(|c| &c.runs);
+    assert_eq!(runs().count(), 3 * 30);
+    for run in runs() {
+        let device = run.argv.windows(2).any(|w| w == ["--device", "cuda:0"]);
+        assert_eq!(device, run.arm == qualify::order::Side::B);
+    }
+    let other = on("sm_80");
+    assert!(other.cells.iter().all(|c| c.runs.is_empty()));
+    let CellStatus::Unqualified { disqualifiers, .. } = &other.cells[0].status else {
+        panic!("on another GPU")
+    };
+    assert!(has(disqualifiers, Code::ArchMismatch));
 }
 
 /// A report of class near whose arms differ in their output, with a record that holds its bounds just so.

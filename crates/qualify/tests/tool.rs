@@ -44,7 +44,7 @@ fn a_reader_that_leaves_ends_nothing() {
 /// unqualified, with the exit code that says so.
 #[test]
 fn c_40_without_a_gpu_the_tool_plans_and_refuses_with_its_code() {
-    let plan = run(&["plan", "--profile", "h200"]);
+    let plan = run(&["plan", "--profile", "mixed"]);
     assert_eq!(plan.status.code(), Some(0));
     assert!(said(&plan.stdout).contains("missing: NoGpu: "));
     let selftest = run(&["selftest"]);
@@ -53,7 +53,7 @@ fn c_40_without_a_gpu_the_tool_plans_and_refuses_with_its_code() {
     let out = out.path().to_str().unwrap();
     // Any file will do: nothing is run.
     let own = env!("CARGO_BIN_EXE_qualify");
-    let run_it = ["run", "--profile", "h200", "--binary", own, "--out", out];
+    let run_it = ["run", "--profile", "mixed", "--binary", own, "--out", out];
     let report = run(&run_it);
     assert_eq!(report.status.code(), Some(3), "{}", said(&report.stderr));
     let text = said(&report.stdout);
@@ -78,7 +78,7 @@ fn c_40_without_a_gpu_the_tool_plans_and_refuses_with_its_code() {
 fn c_28_the_callers_variables_are_recorded_and_disqualify() {
     let out = tempfile::tempdir().unwrap();
     let own = env!("CARGO_BIN_EXE_qualify");
-    let mut command = tool(&["run", "--profile", "h200", "--binary", own, "--out"]);
+    let mut command = tool(&["run", "--profile", "mixed", "--binary", own, "--out"]);
     let names = ["FPX_A", "DFLASH_B", "LUCE_C", "GGML_D", "FOURSPARK_E"];
     let output = command
         .arg(out.path())
@@ -115,6 +115,19 @@ fn what_is_not_understood_is_refused() {
         &["run"],
         &["run", "--profile", "fast"],
         &["plan", "--profile", "fast"],
+        &["run", "--profile", "one-result", "--smal"],
+        &["run", "--profile", "one-result", "--device", "gpu"],
+        &["run", "--profile", "one-result", "--device"],
+        &[
+            "run",
+            "--profile",
+            "one-result",
+            "--device",
+            "hip:0",
+            "--hip",
+            "/nowhere/lib.so",
+        ],
+        &["run", "--profile", "one-result", "--packed", "/nowhere"],
         &["verify"],
     ] {
         let output = run(args);

@@ -6,6 +6,7 @@
 use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::head::{PLAN_BYTES, Plan};
+use engine_core::mutant::mutant;
 use engine_core::{Pos, SamplePlan, Span, TokenId, Want};
 use sampling::NoiseKey;
 
@@ -30,6 +31,8 @@ pub(crate) enum Way {
 pub(crate) struct Draws {
     /// The plan of a row that is drawn on the device.
     plans: Vec<Option<Plan>>,
+    /// Rows that were drawn on the device.
+    pub(crate) drawn: u64,
     /// Rows that want a token only and are drawn on the host all the same.
     pub(crate) fallbacks: u64,
 }
@@ -46,9 +49,14 @@ impl Draws {
         for (span, rows) in spans.iter().zip(rows) {
             for row in rows.clone() {
                 let plan = match &span.want {
+                    Want::Ids(_) if mutant(371) => {
+                        self.plans.push(None);
+                        continue;
+                    }
                     Want::Ids(plan) => of(plan, pos(row) + 1),
                     Want::Logits | Want::Both(_) => None,
                 };
+                self.drawn += u64::from(plan.is_some());
                 self.fallbacks += u64::from(plan.is_none() && matches!(span.want, Want::Ids(_)));
                 self.plans.push(plan);
             }

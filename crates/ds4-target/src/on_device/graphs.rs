@@ -11,6 +11,7 @@ use std::ops::Range;
 use device::driver::Driver;
 use device::{Fault, Graph, Stream};
 use ds4_kernels::KernelError;
+use engine_core::mutant::mutant;
 
 use super::draws::Way;
 use super::layers::Tapped;
@@ -82,7 +83,7 @@ impl<R: Driver> Graphs<R> {
 
     /// Whether passes of this many tokens are run as graphs.
     pub(crate) fn take(&self, tokens: usize) -> bool {
-        tokens <= self.most_tokens
+        tokens <= self.most_tokens && !mutant(370)
     }
 
     /// Runs `work`, which submits the launches of a shape to `stream`, or what was captured of it.

@@ -59,6 +59,8 @@ pub struct Counts {
     pub images: u64,
     /// Graphs.
     pub graphs: GraphCounts,
+    /// Rows that were drawn on the device.
+    pub device_draws: u64,
     /// Rows that wanted a token only and were drawn on the host: their plan has a bias.
     pub host_draws: u64,
 }
@@ -157,6 +159,7 @@ impl<R: Driver> DeviceTarget<R> {
             launches: kernels.launches,
             images: kernels.images,
             graphs: self.graphs.counts,
+            device_draws: self.answers.draws.drawn,
             host_draws: self.answers.draws.fallbacks,
         }
     }

@@ -4,7 +4,9 @@ use engine_core::math::{Ceiling, set_ceiling};
 use fpx_quant::Isa;
 
 use super::base::Base;
+use super::means::Vendor;
 use super::pair::Pair;
+use super::subject::Seat;
 use super::{Difference, Row, Status, What, forced, hex, looped};
 
 /// Where candidates come from.
@@ -14,12 +16,32 @@ pub enum Source {
     Off,
     /// The DSpark drafter.
     Backbone,
+    /// The DSpark drafter, its layers in a process of their own.
+    Worker(Worker),
     /// Copies of the text.
     Suffix,
     /// Whichever of the two promises more.
     Chooser,
     /// The text itself, right for so many candidates; one entry a proposal, over and over.
     Script(Vec<usize>),
+}
+
+/// How rows travel to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// By shared memory.
+    Shared,
+    /// By a stream.
+    Stream,
+}
+
+/// A draft worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// How rows travel.
+    pub transport: Transport,
+    /// Whether it is killed in the middle of the text.
+    pub killed: bool,
 }
 
 /// How widths are chosen: the policies of `dspark_draft::width`.
@@ -44,6 +66,16 @@ pub enum Plan {
     Sampled,
     /// Greedy, drawn inside the pass.
     InPass,
+    /// With keyed noise, drawn inside the pass.
+    SampledInPass,
+}
+
+impl Plan {
+    /// Whether tokens are drawn inside the pass.
+    #[must_use]
+    pub const fn in_pass(self) -> bool {
+        matches!(self, Self::InPass | Self::SampledInPass)
+    }
 }
 
 /// How many sequences share the passes.
@@ -79,6 +111,8 @@ pub enum Forced {
     SaveLoad,
     /// Forked, the origin continued with another text, the fork with this one.
     Fork,
+    /// Carried from the device to the processor and back, again and again.
+    Carried,
 }
 
 /// What an arm does.
@@ -88,8 +122,22 @@ pub enum Way {
     Forced(Forced),
     /// Generates.
     Looped(Looped),
-    /// There is no such thing yet, for this reason.
-    Absent(&'static str),
+    /// There is no such thing here, for this reason.
+    Absent(String),
+}
+
+/// Where the target runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the processor.
+    Cpu,
+    /// On a device.
+    Device {
+        /// Whose.
+        vendor: Vendor,
+        /// Whether short passes are replayed as graphs; the arm must have some.
+        graphs: bool,
+    },
 }
 
 /// A row of the matrix.
@@ -99,7 +147,9 @@ pub struct Arm {
     pub name: String,
     /// What it does.
     pub way: Way,
-    /// On so many threads.
+    /// Where.
+    pub place: Place,
+    /// On so many threads of the processor.
     pub threads: usize,
     /// With vector instructions up to these; `None`: all there are.
     pub isa: Option<Isa>,
@@ -134,8 +184,8 @@ pub(crate) fn run(pair: &Pair, base: &Base, arm: &Arm) -> Row {
         evidence: String::new(),
         status: Status::Absent { reason },
     };
-    if let Way::Absent(reason) = arm.way {
-        return absent(reason.to_owned());
+    if let Way::Absent(reason) = &arm.way {
+        return absent(reason.clone());
     }
     if let Some(isa) = arm.isa.filter(|isa| !isa.available()) {
         return absent(format!("this processor has no {isa:?}"));
@@ -163,23 +213,62 @@ pub(crate) fn run(pair: &Pair, base: &Base, arm: &Arm) -> Row {
 }
 
 fn go(pair: &Pair, base: &Base, arm: &Arm) -> Result<Made, super::Error> {
-    let mut target = pair.target(arm.threads)?;
-    let threads = target.pool().threads();
+    let mut seat = pair.seat(arm)?;
     let mut made = match &arm.way {
-        Way::Forced(forced) => forced::run(&mut target, base, *forced)?,
-        Way::Looped(looped) => looped::run(pair, &mut target, base, looped)?,
+        Way::Forced(forced) => forced::run(pair, &mut seat, base, *forced)?,
+        Way::Looped(looped) => looped::run(pair, &mut seat, base, looped)?,
         Way::Absent(_) => Made::default(),
     };
-    let isa = Isa::best();
-    made.evidence += &format!(", {threads} threads, {isa:?} kernels");
-    if threads != arm.threads && made.first.is_none() {
-        let (expected, got) = (format!("{} threads", arm.threads), threads.to_string());
-        made.first = Some(off_path(&expected, got));
-    }
-    if arm.isa.is_some_and(|wanted| wanted != isa) && made.first.is_none() {
-        made.first = Some(off_path(&format!("{:?}", arm.isa), format!("{isa:?}")));
+    let (told, wrong) = match arm.place {
+        Place::Cpu => on_cpu(&seat, arm),
+        Place::Device { vendor, graphs } => {
+            let (told, wrong) = on_device(&seat, arm, graphs);
+            let what = pair.means.device(vendor).unwrap_or_default();
+            (format!(", {what}, {told}"), wrong)
+        }
+    };
+    made.evidence += &told;
+    if let Some((expected, got)) = wrong {
+        made.first.get_or_insert_with(|| off_path(&expected, got));
     }
     Ok(made)
+}
+
+/// What ran, in words; and what did not run as the arm says: expected, got.
+type Path = (String, Option<(String, String)>);
+
+fn on_cpu(seat: &Seat, arm: &Arm) -> Path {
+    let (threads, isa) = (seat.pool.threads(), Isa::best());
+    let told = format!(", {threads} threads, {isa:?} kernels");
+    let wrong = if threads != arm.threads {
+        Some((format!("{} threads", arm.threads), threads.to_string()))
+    } else {
+        let other = arm.isa.filter(|wanted| *wanted != isa);
+        other.map(|wanted| (format!("{wanted:?}"), format!("{isa:?}")))
+    };
+    (told, wrong)
+}
+
+fn on_device(seat: &Seat, arm: &Arm, graphs: bool) -> Path {
+    let c = seat.target.counts().unwrap_or_default();
+    let draws = matches!(&arm.way, Way::Looped(looped) if looped.plan.in_pass());
+    let told = format!(
+        "{} launches, {} graphs replayed, {} rows drawn there and {} on the host",
+        c.launches, c.graphs.launched, c.device_draws, c.host_draws
+    );
+    let wrong = if c.launches == 0 {
+        Some("launches on the device")
+    } else if graphs != (c.graphs.launched > 0) {
+        Some(if graphs { "graphs" } else { "no graphs" })
+    } else if draws != (c.device_draws > 0) || c.host_draws > 0 {
+        Some("rows drawn where the arm says")
+    } else {
+        None
+    };
+    (
+        told.clone(),
+        wrong.map(|expected| (expected.to_owned(), told)),
+    )
 }
 
 /// Runs `f` with vector instructions up to `isa`, for the whole process.

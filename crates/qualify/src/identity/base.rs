@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ds4_target::CpuTarget;
-use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
+use engine_core::{Out, SamplePlan, SeqId, Span, Tap, TokenId, Want};
 use fpx_quant::Isa;
 
 use super::arm::{Looped, Plan, Policy, Source, with_isa};
 use super::pair::Pair;
+use super::subject::{Seat, Subject};
 use super::{Batch, Difference, Error, What, hex, looped};
 
 /// How much text a base has.
@@ -104,7 +104,7 @@ pub(crate) fn row_digest(row: &[f32]) -> [u8; 32] {
 pub(crate) fn plan(kind: Plan) -> Arc<SamplePlan> {
     Arc::new(match kind {
         Plan::Greedy | Plan::InPass => SamplePlan::greedy(),
-        Plan::Sampled => SamplePlan {
+        Plan::Sampled | Plan::SampledInPass => SamplePlan {
             temperature: 0.8,
             top_p: 0.95,
             seed: 9,
@@ -115,7 +115,7 @@ pub(crate) fn plan(kind: Plan) -> Arc<SamplePlan> {
 
 /// Feeds tokens to a sequence in one pass and commits them; the digest of every row.
 pub(crate) fn feed(
-    target: &mut CpuTarget,
+    target: &mut dyn Subject,
     seq: SeqId,
     tokens: &[TokenId],
 ) -> Result<Vec<[u8; 32]>, Error> {
@@ -123,7 +123,7 @@ pub(crate) fn feed(
 }
 
 fn feed_with<T>(
-    target: &mut CpuTarget,
+    target: &mut dyn Subject,
     seq: SeqId,
     tokens: &[TokenId],
     look: impl Fn(&[f32]) -> T,
@@ -165,13 +165,11 @@ impl Base {
                 got: pair.prompt.len(),
             });
         }
-        let mut target = pair.target(1)?;
-        with_isa(Some(Isa::Baseline), || {
-            Self::plainly(pair, &mut target, size)
-        })
+        let mut seat = pair.on_cpu(1)?;
+        with_isa(Some(Isa::Baseline), || Self::plainly(pair, &mut seat, size))
     }
 
-    fn plainly(pair: &Pair, target: &mut CpuTarget, size: &Size) -> Result<Self, Error> {
+    fn plainly(pair: &Pair, seat: &mut Seat, size: &Size) -> Result<Self, Error> {
         let long = &pair.prompt[..size.prompt];
         let mut alone = |prompt: &[TokenId], budget, plan, chunk| {
             let way = Looped {
@@ -182,7 +180,7 @@ impl Base {
                 batch: Batch::One,
             };
             let text = (prompt.to_vec(), budget);
-            let ran = looped::generate(pair, target, &way, &[text], None)?;
+            let ran = looped::generate(pair, seat, &way, &[text], None)?;
             Ok::<Text, Error>(Text {
                 prompt: prompt.to_vec(),
                 ids: ran.texts[0].clone(),
@@ -199,7 +197,7 @@ impl Base {
             .iter()
             .map(|(at, n)| alone(&long[*at..at + n], size.neighbour_budget, Plan::Greedy, *n))
             .collect::<Result<Vec<_>, _>>()?;
-        let (rows, states, first) = trace(target, &greedy)?;
+        let (rows, states, first) = trace(&mut *seat.target, &greedy)?;
         Ok(Self {
             greedy,
             sampled,
@@ -229,7 +227,7 @@ impl Base {
 type Trace = (Vec<[u8; 32]>, Vec<[u8; 32]>, Option<Difference>);
 
 /// The greedy text token by token: rows and states.
-fn trace(target: &mut CpuTarget, text: &Text) -> Result<Trace, Error> {
+fn trace(target: &mut dyn Subject, text: &Text) -> Result<Trace, Error> {
     let whole = text.whole();
     let seq = target.open()?;
     target.poison_stale(seq)?;

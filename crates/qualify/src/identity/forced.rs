@@ -1,10 +1,11 @@
 //! Arms that are fed the base's text: every row and every state on the way is compared.
 
-use ds4_target::CpuTarget;
-use engine_core::{SeqId, Target, TokenId};
+use engine_core::{SeqId, TokenId};
 
 use super::arm::{Forced, Made};
 use super::base::{Base, feed};
+use super::pair::Pair;
+use super::subject::{Seat, Subject};
 use super::{Difference, Error, What, hex};
 
 /// A run along the base's text.
@@ -32,7 +33,7 @@ impl<'a> Walk<'a> {
     /// Feeds up to `end` in chunks, comparing as it goes.
     fn go(
         &mut self,
-        target: &mut CpuTarget,
+        target: &mut dyn Subject,
         seq: SeqId,
         end: usize,
         chunk: usize,
@@ -51,7 +52,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn state(&mut self, target: &CpuTarget, seq: SeqId) -> Result<(), Error> {
+    fn state(&mut self, target: &dyn Subject, seq: SeqId) -> Result<(), Error> {
         let (want, got) = (self.base.states[self.at], target.digest(seq)?);
         if want != got {
             self.differ(What::State, self.at, &want, &got);
@@ -69,7 +70,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    fn made(self, target: &CpuTarget, seq: SeqId) -> Result<Made, Error> {
+    fn made(self, target: &dyn Subject, seq: SeqId) -> Result<Made, Error> {
         Ok(Made {
             ids: self.base.greedy.ids_digest(),
             state: hex(&target.digest(seq)?),
@@ -80,7 +81,13 @@ impl<'a> Walk<'a> {
 }
 
 /// Runs an arm.
-pub(crate) fn run(target: &mut CpuTarget, base: &Base, forced: Forced) -> Result<Made, Error> {
+pub(crate) fn run(
+    pair: &Pair,
+    seat: &mut Seat,
+    base: &Base,
+    forced: Forced,
+) -> Result<Made, Error> {
+    let target = &mut *seat.target;
     let mut walk = Walk::new(base);
     let end = walk.text.len();
     let seq = target.open()?;
@@ -96,6 +103,10 @@ pub(crate) fn run(target: &mut CpuTarget, base: &Base, forced: Forced) -> Result
         }
         Forced::SaveLoad => save_load(target, &mut walk, seq)?,
         Forced::Fork => fork(target, &mut walk, seq)?,
+        Forced::Carried => {
+            let mut cpu = pair.on_cpu(1)?;
+            carried(target, &mut *cpu.target, &mut walk, seq)?
+        }
     };
     walk.made(target, seq)
 }
@@ -112,14 +123,12 @@ fn other(text: &[TokenId]) -> Vec<TokenId> {
     text.iter().rev().copied().collect()
 }
 
-fn save_load(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
+fn save_load(target: &mut dyn Subject, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
     let (mut seq, end) = (seq, walk.text.len());
     let wrong = other(&walk.text);
     for stop in stops(end) {
         walk.go(target, seq, stop, 16)?;
-        let mut saved = Vec::new();
-        target.save(seq, &mut saved)?;
-        target.close(seq);
+        let saved = take(target, seq)?;
         // Dirty the slot that the load will take.
         let dirty = target.open()?;
         feed(target, dirty, &wrong[..stop.max(8)])?;
@@ -131,7 +140,38 @@ fn save_load(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<
     Ok(seq)
 }
 
-fn fork(target: &mut CpuTarget, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
+/// Saves a sequence and closes it.
+fn take(target: &mut dyn Subject, seq: SeqId) -> Result<Vec<u8>, Error> {
+    let mut saved = Vec::new();
+    target.save(seq, &mut saved)?;
+    target.close(seq);
+    Ok(saved)
+}
+
+/// From `here` to `there` and back, a few tokens on either side of every stop.
+fn carried(
+    here: &mut dyn Subject,
+    there: &mut dyn Subject,
+    walk: &mut Walk<'_>,
+    seq: SeqId,
+) -> Result<SeqId, Error> {
+    let (mut seq, end) = (seq, walk.text.len());
+    for stop in stops(end) {
+        walk.go(here, seq, stop, 16)?;
+        let saved = take(here, seq)?;
+        let away = there.load(&mut saved.as_slice())?;
+        walk.state(there, away)?;
+        walk.go(there, away, (stop + 3).min(end), 3)?;
+        let saved = take(there, away)?;
+        seq = here.load(&mut saved.as_slice())?;
+        here.poison_stale(seq)?;
+        walk.state(here, seq)?;
+    }
+    walk.go(here, seq, end, 1)?;
+    Ok(seq)
+}
+
+fn fork(target: &mut dyn Subject, walk: &mut Walk<'_>, seq: SeqId) -> Result<SeqId, Error> {
     let (mut seq, end) = (seq, walk.text.len());
     let wrong = other(&walk.text);
     for stop in stops(end) {

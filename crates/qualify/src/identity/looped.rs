@@ -3,20 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use ds4_target::CpuTarget;
 use dspark_draft::speculate::{
     Config, Emitted, Flow, Grants, InPass, Request, Sink, Speculator, Turn,
 };
 use dspark_draft::stats::Stats;
 use dspark_draft::suffix::{Chooser, Suffix};
 use dspark_draft::width;
-use engine_core::{Drafter, SeqId, Target, TokenId};
+use engine_core::{Drafter, SeqId, TokenId};
+use ipc_transport::report::Watch;
 
-use super::arm::{Looped, Made, Plan, Policy, Source, compare, off_path};
+use super::arm::{Looped, Made, Plan, Policy, Source, Worker, compare, off_path};
 use super::base::{Base, Text, feed, ids_digest, plan as sample_plan};
 use super::pair::{Pair, WIDEST};
 use super::script::Script;
-use super::{Batch, Difference, Error, hex};
+use super::subject::{Seat, Subject};
+use super::{Batch, Difference, Error, hex, worker};
 
 /// What a run gave.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub(crate) struct Ran {
     pub(crate) rows: Vec<[u8; 32]>,
     stats: Stats,
     lost: Option<String>,
+    worker: Option<(Watch, Worker)>,
     /// Most sequences of a pass.
     together: usize,
 }
@@ -41,23 +43,38 @@ impl Sink for Tokens {
     }
 }
 
-fn drafter(
-    pair: &Pair,
-    target: &CpuTarget,
-    way: &Looped,
-    known: Option<&Text>,
-) -> Result<Option<Box<dyn Drafter>>, Error> {
-    Ok(match &way.source {
-        Source::Off => None,
-        Source::Backbone => Some(Box::new(pair.drafter(target)?)),
-        Source::Suffix => Some(Box::new(Suffix::default())),
-        Source::Chooser => {
-            let model = pair.drafter(target)?;
-            Some(Box::new(Chooser::new(model, 5, Suffix::default())))
+/// What drafts, and what says of a worker what it did.
+#[derive(Default)]
+struct Drafts {
+    drafter: Option<Box<dyn Drafter>>,
+    watch: Option<(Watch, Worker)>,
+}
+
+impl Drafts {
+    fn of(drafter: impl Drafter + 'static) -> Self {
+        Self {
+            drafter: Some(Box::new(drafter)),
+            watch: None,
         }
+    }
+}
+
+fn drafts(pair: &Pair, seat: &Seat, way: &Looped, known: Option<&Text>) -> Result<Drafts, Error> {
+    Ok(match &way.source {
+        Source::Off => Drafts::default(),
+        Source::Backbone => Drafts::of(pair.drafter(seat)?),
+        Source::Worker(how) => {
+            let (drafter, watch) = pair.remote(seat, *how)?;
+            Drafts {
+                drafter: Some(drafter),
+                watch: Some((watch, *how)),
+            }
+        }
+        Source::Suffix => Drafts::of(Suffix::default()),
+        Source::Chooser => Drafts::of(Chooser::new(pair.drafter(seat)?, 5, Suffix::default())),
         Source::Script(pattern) => {
             let text = known.map(Text::whole).unwrap_or_default();
-            Some(Box::new(Script::new(text, pattern)))
+            Drafts::of(Script::new(text, pattern))
         }
     })
 }
@@ -74,7 +91,7 @@ fn policy(policy: Policy) -> width::Policy {
 /// Generates for every (prompt, budget) side by side. `known`: the text a script draws on.
 pub(crate) fn generate(
     pair: &Pair,
-    target: &mut CpuTarget,
+    seat: &mut Seat,
     way: &Looped,
     prompts: &[(Vec<TokenId>, usize)],
     known: Option<&Text>,
@@ -82,14 +99,15 @@ pub(crate) fn generate(
     let config = Config {
         policy: policy(way.policy),
         depth: WIDEST - 1,
-        in_pass: if way.plan == Plan::InPass {
+        in_pass: if way.plan.in_pass() {
             InPass::Keyed
         } else {
             InPass::Never
         },
         ..Config::default()
     };
-    let mut drafter = drafter(pair, target, way, known)?;
+    let Drafts { mut drafter, watch } = drafts(pair, seat, way, known)?;
+    let target = &mut *seat.target;
     let mut s = Speculator::new(target.info(), config);
     let mut seqs = Vec::new();
     for (prompt, budget) in prompts {
@@ -135,6 +153,7 @@ pub(crate) fn generate(
         rows,
         stats,
         lost,
+        worker: watch,
         together,
     })
 }
@@ -142,7 +161,7 @@ pub(crate) fn generate(
 type Ends = (Vec<[u8; 32]>, Vec<[u8; 32]>);
 
 /// States and the rows after the texts; closes the sequences.
-fn ends(target: &mut CpuTarget, seqs: &[SeqId], texts: &[Vec<TokenId>]) -> Result<Ends, Error> {
+fn ends(target: &mut dyn Subject, seqs: &[SeqId], texts: &[Vec<TokenId>]) -> Result<Ends, Error> {
     let (mut states, mut rows) = (Vec::new(), Vec::new());
     for (seq, text) in seqs.iter().zip(texts) {
         states.push(target.digest(*seq)?);
@@ -154,32 +173,34 @@ fn ends(target: &mut CpuTarget, seqs: &[SeqId], texts: &[Vec<TokenId>]) -> Resul
 }
 
 /// Runs an arm.
-pub(crate) fn run(
-    pair: &Pair,
-    target: &mut CpuTarget,
-    base: &Base,
-    way: &Looped,
-) -> Result<Made, Error> {
+pub(crate) fn run(pair: &Pair, seat: &mut Seat, base: &Base, way: &Looped) -> Result<Made, Error> {
     let want: Vec<&Text> = match (way.batch, way.plan) {
         (Batch::Five, _) => base.five.iter().collect(),
-        (Batch::One, Plan::Sampled) => vec![&base.sampled],
+        (Batch::One, Plan::Sampled | Plan::SampledInPass) => vec![&base.sampled],
         (Batch::One, _) => vec![&base.greedy],
     };
     let prompts: Vec<_> = want
         .iter()
         .map(|t| (t.prompt.clone(), t.ids.len()))
         .collect();
-    let ran = generate(pair, target, way, &prompts, want.first().copied())?;
+    let ran = generate(pair, seat, way, &prompts, want.first().copied())?;
     let all: Vec<TokenId> = ran.texts.concat();
     let s = &ran.stats;
+    let (told, wrong) = match &ran.worker {
+        Some((watch, how)) => worker::ran(watch, *how),
+        None => ("no worker".to_owned(), None),
+    };
+    let wrong = wrong.map(|(expected, got)| off_path(expected, got));
     Ok(Made {
         ids: ids_digest(&all),
         state: hex(blake3::hash(&ran.states.concat()).as_bytes()),
         evidence: format!(
-            "{} passes, {} proposed, {} offered, {} accepted, {} sequences",
+            "{} passes, {} proposed, {} offered, {} accepted, {} sequences, {told}",
             s.passes, s.proposed, s.offered, s.matched, ran.together
         ),
-        first: differs(&want, &ran).or_else(|| took_its_path(way, &ran)),
+        first: differs(&want, &ran)
+            .or_else(|| took_its_path(way, &ran))
+            .or(wrong),
     })
 }
 

@@ -2,14 +2,16 @@
 
 use fpx_quant::Isa;
 
-use super::arm::{Arm, Batch, Forced, Looped, Plan, Policy, Source, Way};
+use super::arm::{Arm, Batch, Forced, Looped, Place, Plan, Policy, Source, Transport, Way, Worker};
 use super::base::PROMPT;
+use super::means::{Means, Vendor};
 use super::pair::WIDEST;
 
 fn arm(name: impl Into<String>, way: Way) -> Arm {
     Arm {
         name: name.into(),
         way,
+        place: Place::Cpu,
         threads: 1,
         isa: None,
     }
@@ -144,26 +146,125 @@ fn machines(arms: &mut Vec<Arm>) {
     }
 }
 
-const NO_DEVICE: &str =
-    "the gate does not run on devices yet; tests and an example of ds4-target compare them";
-const NO_WORKER: &str =
-    "the gate does not start a worker yet; the tests of ipc-transport and server compare its text";
-const NO_OWNER: &str = "experts have one owner: none on a device yet";
-
-fn absent(arms: &mut Vec<Arm>) {
-    for (name, reason) in [
-        ("device cuda", NO_DEVICE),
-        ("device hip", NO_DEVICE),
-        ("owner cuda + hip", NO_OWNER),
-        ("worker", NO_WORKER),
-    ] {
-        arms.push(arm(name, Way::Absent(reason)));
+/// The drafter in a worker: both transports, the policies whose widths follow from time and not, company,
+/// noise, and a worker that is killed.
+fn workers(arms: &mut Vec<Arm>) {
+    for (name, transport) in [("shared", Transport::Shared), ("stream", Transport::Stream)] {
+        let mut add = |what: &str, killed, change: fn(&mut Looped)| {
+            let worker = Source::Worker(Worker { transport, killed });
+            let mut way = looped(worker, Policy::Fixed(4));
+            change(&mut way);
+            arms.push(drafted(format!("worker {name} {what}"), way));
+        };
+        add("fixed 4", false, |_| {});
+        add("reward", false, |way| way.policy = Policy::Reward);
+        add("sampled", false, |way| way.plan = Plan::Sampled);
+        add("neighbours 5", false, five);
+        add("killed", true, |_| {});
+        add("killed, sampled", true, |way| way.plan = Plan::Sampled);
+        add("killed, neighbours 5", true, five);
     }
 }
 
-/// The whole matrix.
+fn five(way: &mut Looped) {
+    (way.batch, way.chunk) = (Batch::Five, 20);
+}
+
+/// Widths and accept patterns of a device: one token, one graph's worth, the widest.
+fn device_widths() -> Vec<Arm> {
+    let mut arms = vec![chunk(1), scripted(1, "all right", vec![WIDEST])];
+    for width in [5, WIDEST] {
+        arms.push(scripted(width, "all right", vec![WIDEST]));
+        arms.push(scripted(width, "rising", (0..width).collect()));
+        arms.push(scripted(width, "all wrong", vec![0]));
+    }
+    arms
+}
+
+/// Drafters, company and draws of a device.
+fn device_drafters(means: &Means) -> Vec<Arm> {
+    let mut arms = Vec::new();
+    let mut add = |name: &str, source, policy, change: fn(&mut Looped)| {
+        let mut way = looped(source, policy);
+        change(&mut way);
+        arms.push(drafted(name.to_owned(), way));
+    };
+    let backbone = || Source::Backbone;
+    let fixed = Policy::Fixed;
+    add("draft off", Source::Off, fixed(1), |_| {});
+    add("draft backbone fixed 4", backbone(), fixed(4), |_| {});
+    add("draft backbone reward", backbone(), Policy::Reward, |_| {});
+    add(
+        "draft suffix reward",
+        Source::Suffix,
+        Policy::Reward,
+        |_| {},
+    );
+    add("neighbours 5 off", Source::Off, fixed(1), five);
+    add("neighbours 5 backbone", backbone(), fixed(4), five);
+    add("draft backbone sampled", backbone(), fixed(5), |way| {
+        way.plan = Plan::Sampled;
+    });
+    let ids = "ids from the pass";
+    let name = format!("draft backbone, {ids}");
+    add(&name, backbone(), fixed(5), |way| way.plan = Plan::InPass);
+    let name = format!("draft backbone sampled, {ids}");
+    add(&name, backbone(), fixed(5), |way| {
+        way.plan = Plan::SampledInPass;
+    });
+    if means.worker().is_ok() {
+        let (transport, killed) = (Transport::Shared, false);
+        let worker = Source::Worker(Worker { transport, killed });
+        add("worker shared fixed 4", worker, fixed(4), |_| {});
+    }
+    arms
+}
+
+/// Arms on a device. Those without two short passes of a shape have no graphs to replay and run without.
+fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
+    let without = [chunk(1), scripted(5, "all wrong", vec![0])].map(|arm| Arm {
+        name: format!("{}, no graphs", arm.name),
+        ..arm
+    });
+    let long = [chunk(129), chunk(0)].into_iter().chain(without);
+    let states = [
+        ("save and load", Forced::SaveLoad),
+        ("fork", Forced::Fork),
+        ("to the processor and back", Forced::Carried),
+    ];
+    let states = states.map(|(name, forced)| arm(name, Way::Forced(forced)));
+    let short = device_widths().into_iter().chain(device_drafters(means));
+    let on = |graphs: bool| {
+        move |arm: Arm| Arm {
+            name: format!("device {} {}", vendor.name(), arm.name),
+            place: Place::Device { vendor, graphs },
+            ..arm
+        }
+    };
+    let graphs = short.chain(states).map(on(true));
+    long.map(on(false)).chain(graphs).collect()
+}
+
+const NO_OWNER: &str = "experts have one owner: a pass runs on one device";
+
+fn beside(means: &Means, arms: &mut Vec<Arm>) {
+    let absent = |name: String, why: &str| arm(name, Way::Absent(why.to_owned()));
+    for vendor in Vendor::ALL {
+        match means.device(vendor) {
+            Ok(_) => arms.extend(device(means, vendor)),
+            Err(why) => arms.push(absent(format!("device {}", vendor.name()), why)),
+        }
+    }
+    arms.push(absent("owner cuda + hip".to_owned(), NO_OWNER));
+    match means.worker() {
+        Ok(_) => workers(arms),
+        Err(why) => arms.push(absent("worker".to_owned(), why)),
+    }
+}
+
+/// The whole matrix, with what there is beside the processor.
 #[must_use]
-pub fn full() -> Vec<Arm> {
+pub fn full(means: &Means) -> Vec<Arm> {
     let mut arms: Vec<Arm> = [1, 3, 4, 5, 127, 128, 129, 0].map(chunk).into();
     widths(&mut arms);
     drafters(&mut arms);
@@ -171,29 +272,120 @@ pub fn full() -> Vec<Arm> {
     arms.push(arm("save and load", Way::Forced(Forced::SaveLoad)));
     arms.push(arm("fork", Way::Forced(Forced::Fork)));
     machines(&mut arms);
-    absent(&mut arms);
+    beside(means, &mut arms);
     arms
 }
 
+/// Arms of [`small`]; on a device, of its arms those that end so.
+const SMALL: [&str; 12] = [
+    "chunk 129",
+    "width 5 rising",
+    "width 8 all wrong",
+    "draft backbone fixed 4",
+    "draft suffix reward",
+    "neighbours 5 backbone",
+    "save and load",
+    "fork",
+    "isa baseline chunk whole",
+    "isa avx2 chunk whole",
+    "threads 2 draft backbone",
+    "to the processor and back",
+];
+
 /// One arm of each kind: what CI can afford in a test build.
 #[must_use]
-pub fn small() -> Vec<Arm> {
-    let names = [
-        "chunk 129",
-        "width 5 rising",
-        "width 8 all wrong",
-        "draft backbone fixed 4",
-        "draft suffix reward",
-        "neighbours 5 backbone",
-        "save and load",
-        "fork",
-        "isa baseline chunk whole",
-        "isa avx2 chunk whole",
-        "threads 2 draft backbone",
-        "device cuda",
-        "worker",
-    ];
-    let mut all = full();
-    all.retain(|arm| names.contains(&arm.name.as_str()));
+pub fn small(means: &Means) -> Vec<Arm> {
+    let kept = |arm: &Arm| {
+        let name = arm.name.as_str();
+        let name = Vendor::ALL
+            .into_iter()
+            .find_map(|v| name.strip_prefix("device ")?.strip_prefix(v.name()))
+            .map_or(name, str::trim_start);
+        let worker = ["worker shared fixed 4", "worker stream killed"].contains(&name);
+        matches!(arm.way, Way::Absent(_)) || worker || SMALL.contains(&name)
+    };
+    let mut all = full(means);
+    all.retain(kept);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names(arms: &[Arm]) -> BTreeSet<&str> {
+        let names: BTreeSet<&str> = arms.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(names.len(), arms.len(), "names are unique");
+        names
+    }
+
+    #[test]
+    fn the_matrix_has_every_kind_once() {
+        let arms = full(&Means::none());
+        let names = names(&arms);
+        for n in [1, 3, 4, 5, 127, 128, 129] {
+            assert!(names.contains(format!("chunk {n}").as_str()));
+        }
+        for width in 2..=8 {
+            assert!(names.contains(format!("width {width} rising").as_str()));
+        }
+        for source in ["backbone", "suffix", "chooser"] {
+            for policy in ["fixed 4", "threshold", "ewma", "reward"] {
+                assert!(names.contains(format!("draft {source} {policy}").as_str()));
+            }
+        }
+        let absent = ["device cuda", "device hip", "owner cuda + hip", "worker"];
+        assert!(absent.iter().all(|name| names.contains(name)));
+        assert_eq!(small(&Means::none()).len(), 11 + absent.len());
+    }
+
+    /// What a device's arms must cover, with graphs and without.
+    #[test]
+    fn a_device_has_every_kind_once() {
+        let arms = device(&Means::none(), Vendor::Hip);
+        let names = names(&arms);
+        for kind in [
+            "chunk 1",
+            "chunk 1, no graphs",
+            "chunk 129",
+            "chunk whole",
+            "width 1 all right",
+            "width 5 rising",
+            "width 8 all right",
+            "draft backbone reward",
+            "neighbours 5 backbone",
+            "draft backbone sampled, ids from the pass",
+            "save and load",
+            "to the processor and back",
+        ] {
+            assert!(
+                names.contains(format!("device hip {kind}").as_str()),
+                "{kind}"
+            );
+        }
+        let device = |arm: &Arm| {
+            matches!(
+                arm.place,
+                Place::Device {
+                    vendor: Vendor::Hip,
+                    ..
+                }
+            )
+        };
+        assert!(arms.iter().all(device));
+    }
+
+    #[test]
+    fn workers_have_both_transports_and_die_on_both() {
+        let mut arms = Vec::new();
+        workers(&mut arms);
+        let names = names(&arms);
+        for transport in ["shared", "stream"] {
+            for kind in ["fixed 4", "reward", "sampled", "neighbours 5", "killed"] {
+                assert!(names.contains(format!("worker {transport} {kind}").as_str()));
+            }
+        }
+    }
 }

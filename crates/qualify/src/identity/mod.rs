@@ -13,14 +13,20 @@ mod base;
 mod forced;
 mod looped;
 mod matrix;
+mod means;
+#[cfg(target_os = "linux")]
+mod mortal;
 mod pair;
 mod script;
+mod subject;
+mod worker;
 
 use serde::{Deserialize, Serialize};
 
-pub use arm::{Arm, Batch, Forced, Looped, Plan, Policy, Source, Way};
+pub use arm::{Arm, Batch, Forced, Looped, Place, Plan, Policy, Source, Transport, Way, Worker};
 pub use base::{Base, Size};
 pub use matrix::{full, small};
+pub use means::{Choice, Means, Named, Vendor, Wish};
 pub use pair::Pair;
 
 /// What an arm can differ in.
@@ -202,6 +208,20 @@ pub enum Error {
     /// The loop refused a request.
     #[error(transparent)]
     Admit(#[from] dspark_draft::speculate::AdmitError),
+    /// A device cannot be used.
+    #[error("device {device}: {why}")]
+    Device {
+        /// Which.
+        device: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// A worker cannot be started.
+    #[error("the draft worker cannot be started: {why}")]
+    Worker {
+        /// Why.
+        why: String,
+    },
     /// A text ended before its length.
     #[error("{arm}: the text ended after {got} of {expected} tokens: {reason}")]
     Short {
@@ -329,25 +349,5 @@ mod tests {
         assert!(!outcome(vec![Status::Equal, absent]).passed());
         assert!(!outcome(vec![Status::Equal, Status::Equal, differs]).passed());
         assert!(!outcome(vec![]).passed());
-    }
-
-    #[test]
-    fn the_matrix_has_every_kind_once() {
-        let arms = full();
-        let names: std::collections::BTreeSet<&str> =
-            arms.iter().map(|a| a.name.as_str()).collect();
-        assert_eq!(names.len(), arms.len(), "names are unique");
-        for n in [1, 3, 4, 5, 127, 128, 129] {
-            assert!(names.contains(format!("chunk {n}").as_str()));
-        }
-        for width in 2..=8 {
-            assert!(names.contains(format!("width {width} rising").as_str()));
-        }
-        for source in ["backbone", "suffix", "chooser"] {
-            for policy in ["fixed 4", "threshold", "ewma", "reward"] {
-                assert!(names.contains(format!("draft {source} {policy}").as_str()));
-            }
-        }
-        assert_eq!(small().len(), 13);
     }
 }

@@ -1,16 +1,21 @@
 //! The pair under test, loaded once, and targets and drafters over it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ds4_target::pool::Pool;
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
 use dspark_draft::backbone::{self, LocalBackbone};
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::weights::DraftModel;
-use engine_core::{Target, TokenId};
+use engine_core::seams::Backbone;
+use engine_core::{Drafter, TokenId};
 use gguf::{Gguf, OpenOptions};
 
 use super::Error;
+use super::arm::{Arm, Place, Worker};
+use super::means::Means;
+use super::subject::Seat;
 
 /// Sequences a target of the matrix holds: five neighbours, and forks of them.
 pub(crate) const SEQUENCES: usize = 8;
@@ -18,11 +23,13 @@ pub(crate) const SEQUENCES: usize = 8;
 pub(crate) const WIDEST: usize = 8;
 const CONTEXT: usize = 512;
 
-/// A target with its drafter and the prompt they are run on.
-#[derive(Clone)]
+/// A target with its drafter, the prompt they are run on, and what they may run on.
 pub struct Pair {
     model: Arc<Model>,
     draft: Arc<DraftModel>,
+    draft_file: PathBuf,
+    /// What there is beside the processor.
+    pub means: Means,
     /// The prompt, long enough to wrap the model's windows.
     pub prompt: Vec<TokenId>,
 }
@@ -42,45 +49,93 @@ impl Pair {
     ///
     /// # Errors
     /// `File`, `Model`, `Draft`.
-    pub fn load(target: &Path, draft: &Path, prompt: Vec<TokenId>) -> Result<Self, Error> {
+    pub fn load(
+        target: &Path,
+        draft: &Path,
+        prompt: Vec<TokenId>,
+        means: Means,
+    ) -> Result<Self, Error> {
         Ok(Self {
             model: Arc::new(Model::load(&source(target)?)?),
             draft: Arc::new(DraftModel::load(&source(draft)?)?),
+            draft_file: draft.to_path_buf(),
+            means,
             prompt,
         })
     }
 
-    /// A fresh target.
-    pub(crate) fn target(&self, threads: usize) -> Result<CpuTarget, Error> {
-        let options = Options {
+    fn options(threads: usize) -> Options {
+        Options {
             n_ctx: CONTEXT,
             n_seq_max: SEQUENCES,
             verify_max: WIDEST,
             span_max: CONTEXT,
             kv_sim: true,
             threads,
-        };
-        Ok(CpuTarget::new(Arc::clone(&self.model), options)?)
+        }
     }
 
-    /// A fresh drafter on the target's threads.
-    pub(crate) fn drafter(
-        &self,
-        target: &CpuTarget,
-    ) -> Result<DsparkDrafter<LocalBackbone>, Error> {
-        let options = backbone::Options {
+    /// A fresh target on the processor.
+    pub(crate) fn on_cpu(&self, threads: usize) -> Result<Seat, Error> {
+        let target = CpuTarget::new(Arc::clone(&self.model), Self::options(threads))?;
+        let pool = Arc::clone(target.pool());
+        let target = Box::new(target);
+        Ok(Seat { target, pool })
+    }
+
+    /// A fresh target where an arm wants it.
+    pub(crate) fn seat(&self, arm: &Arm) -> Result<Seat, Error> {
+        match arm.place {
+            Place::Cpu => self.on_cpu(arm.threads),
+            Place::Device { vendor, graphs } => {
+                let options = Self::options(arm.threads);
+                let target = self.means.target(vendor, graphs, &self.model, options)?;
+                let pool = Arc::new(Pool::new(arm.threads));
+                Ok(Seat { target, pool })
+            }
+        }
+    }
+
+    fn draft_options() -> backbone::Options {
+        backbone::Options {
             n_seq_max: SEQUENCES,
             verify_max: WIDEST,
             ..backbone::Options::default()
-        };
-        let pool = target.pool();
-        let model = Arc::clone(&self.draft);
-        let backbone = LocalBackbone::new(Arc::clone(&model), Arc::clone(pool), options)?;
-        Ok(DsparkDrafter::new(
-            model,
-            backbone,
-            target.info(),
-            Arc::clone(pool),
-        )?)
+        }
+    }
+
+    fn over<B: Backbone>(&self, backbone: B, seat: &Seat) -> Result<DsparkDrafter<B>, Error> {
+        let (model, pool) = (Arc::clone(&self.draft), Arc::clone(&seat.pool));
+        let info = seat.target.info();
+        Ok(DsparkDrafter::new(model, backbone, info, pool)?)
+    }
+
+    /// A fresh drafter on the host's threads.
+    pub(crate) fn drafter(&self, seat: &Seat) -> Result<DsparkDrafter<LocalBackbone>, Error> {
+        let (model, pool) = (Arc::clone(&self.draft), Arc::clone(&seat.pool));
+        let backbone = LocalBackbone::new(model, pool, Self::draft_options())?;
+        self.over(backbone, seat)
+    }
+
+    /// A fresh drafter whose layers run in a worker, and the worker's report.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn remote(&self, seat: &Seat, how: Worker) -> Result<Remote, Error> {
+        let program = self.means.worker();
+        let program = program.map_err(|why| Error::Worker {
+            why: why.to_owned(),
+        })?;
+        let options = Self::draft_options();
+        let (file, model) = (&self.draft_file, &self.draft);
+        let (backbone, watch) = super::mortal::start(program, file, model, &options, how)?;
+        Ok((Box::new(self.over(backbone, seat)?), watch))
+    }
+
+    /// As on Linux, where workers are.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn remote(&self, _: &Seat, _: Worker) -> Result<Remote, Error> {
+        let why = self.means.worker().err().unwrap_or_default().to_owned();
+        Err(Error::Worker { why })
     }
 }
+
+type Remote = (Box<dyn Drafter>, ipc_transport::report::Watch);

@@ -1,0 +1,423 @@
+//! What arms may use beside the processor: devices and a draft worker. Each is found once, or absent with
+//! the reason.
+//!
+//! Must not know: arms.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use device::cache::Cache;
+use device::driver::{Driver, Kind};
+use device::survey::{self, Seen, Settings};
+use device::{Device, Runtime, cuda, hip};
+use ds4_target::on_device::{self, DeviceTarget};
+use ds4_target::{Model, Options};
+
+use super::Error;
+use super::subject::Subject;
+
+/// Bytes of compiled images that a folder may hold.
+const IMAGES: u64 = 1 << 30;
+/// Passes of so many tokens are replayed as graphs: those of the widest verify.
+const GRAPH_TOKENS: usize = 8;
+
+/// Whose runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// NVIDIA's.
+    Cuda,
+    /// AMD's.
+    Hip,
+}
+
+impl Vendor {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Cuda, Self::Hip];
+
+    /// Its name in arms and options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Hip => "hip",
+        }
+    }
+
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Cuda => Kind::Cuda,
+            Self::Hip => Kind::Hip,
+        }
+    }
+}
+
+/// A device that must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Whose.
+    pub vendor: Vendor,
+    /// Its number.
+    pub ordinal: u32,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = text.split_once(':').and_then(|(name, digits)| {
+            let vendor = Vendor::ALL.into_iter().find(|v| v.name() == name)?;
+            let plain = digits.bytes().all(|b| b.is_ascii_digit());
+            let ordinal = digits.parse().ok().filter(|_| plain)?;
+            Some(Self { vendor, ordinal })
+        });
+        known.ok_or_else(|| format!("expected auto, cpu, cuda:N or hip:N, got {text:?}"))
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.vendor.name(), self.ordinal)
+    }
+}
+
+/// Which devices to run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The first of each vendor, if there is one.
+    #[default]
+    Auto,
+    /// None.
+    Cpu,
+    /// These, or nothing at all.
+    These(Vec<Named>),
+}
+
+impl Choice {
+    /// Reads the values of all options `--device`.
+    ///
+    /// # Errors
+    /// A value that is no device, or values that do not go together.
+    pub fn of(values: &[&str]) -> Result<Self, String> {
+        match values {
+            [] | ["auto"] => Ok(Self::Auto),
+            ["cpu"] => Ok(Self::Cpu),
+            all => {
+                let named: Vec<Named> = all.iter().map(|v| v.parse()).collect::<Result<_, _>>()?;
+                let twice = |v: Vendor| named.iter().filter(|n| n.vendor == v).count() > 1;
+                match Vendor::ALL.into_iter().find(|v| twice(*v)) {
+                    Some(v) => Err(format!("one device of a vendor, got two of {}", v.name())),
+                    None => Ok(Self::These(named)),
+                }
+            }
+        }
+    }
+
+    /// The number to open of a vendor, or why none.
+    fn ordinal(&self, seen: &Seen, vendor: Vendor) -> Result<u32, String> {
+        let wanted = match self {
+            Self::Cpu => return Err("--device cpu: only the processor was asked for".to_owned()),
+            Self::Auto => None,
+            Self::These(all) => {
+                let named = all.iter().find(|n| n.vendor == vendor);
+                let Some(named) = named else {
+                    return Err(format!(
+                        "--device names no device of {}",
+                        vendor.name().to_uppercase()
+                    ));
+                };
+                Some(named.ordinal)
+            }
+        };
+        if let Some(absent) = &seen.absent {
+            return Err(absent.to_string());
+        }
+        let fit = |at: &usize| seen.devices[*at].unfit.is_none();
+        let at = match wanted {
+            Some(n) => n as usize,
+            None => (0..seen.devices.len()).find(fit).unwrap_or(0),
+        };
+        let Some(found) = seen.devices.get(at) else {
+            let n = seen.devices.len();
+            return Err(format!("{}:{at}: there are {n} devices", vendor.name()));
+        };
+        match &found.unfit {
+            Some(why) => Err(format!("{}: {why}", found.id)),
+            None => Ok(at as u32),
+        }
+    }
+}
+
+/// A device that is open.
+#[derive(Debug)]
+struct Opened<R: Driver> {
+    device: Device<R>,
+    what: String,
+    arch: String,
+}
+
+fn open<R: Driver>(runtime: &Runtime<R>, ordinal: u32) -> Result<Opened<R>, String> {
+    let device = runtime.open(ordinal).map_err(|e| e.to_string())?;
+    let facts = device.facts();
+    Ok(Opened {
+        what: format!("{}, {}, {}", device.id(), facts.name, facts.arch),
+        arch: facts.arch.clone(),
+        device,
+    })
+}
+
+/// What to look for.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Which devices.
+    pub devices: Choice,
+    /// Where vendors' libraries are, if not where the system finds them.
+    pub libraries: Settings,
+    /// Folder of compiled images; without one every arm on a device compiles.
+    pub images: Option<PathBuf>,
+    /// A program whose `draft-worker PARENT` serves a draft worker.
+    pub worker: Option<PathBuf>,
+}
+
+/// What arms may use.
+#[derive(Debug)]
+pub struct Means {
+    cuda: Result<Opened<cuda::Cuda>, String>,
+    hip: Result<Opened<hip::Hip>, String>,
+    images: Option<PathBuf>,
+    worker: Result<PathBuf, String>,
+}
+
+impl Means {
+    /// The processor alone.
+    #[must_use]
+    pub fn none() -> Self {
+        let none = || "not looked for".to_owned();
+        Self {
+            cuda: Err(none()),
+            hip: Err(none()),
+            images: None,
+            worker: Err(none()),
+        }
+    }
+
+    /// Looks. What was named and cannot be had is an error; what was not named is absent.
+    ///
+    /// # Errors
+    /// The device that was named, and why it cannot be used.
+    pub fn find(wish: &Wish) -> Result<Self, String> {
+        let libraries = &wish.libraries;
+        let seen = match &wish.devices {
+            Choice::Cpu => Vec::new(),
+            _ => survey::survey(libraries),
+        };
+        let ordinal = |vendor: Vendor| {
+            let of = seen.iter().find(|s| s.kind == vendor.kind());
+            let nothing = Seen {
+                kind: vendor.kind(),
+                absent: None,
+                versions: Vec::new(),
+                devices: Vec::new(),
+            };
+            wish.devices.ordinal(of.unwrap_or(&nothing), vendor)
+        };
+        let cuda = ordinal(Vendor::Cuda).and_then(|n| {
+            let runtime = cuda::runtime(&libraries.cuda).map_err(|e| e.to_string())?;
+            open(&runtime, n)
+        });
+        let hip = ordinal(Vendor::Hip).and_then(|n| {
+            let runtime = hip::runtime(&libraries.hip).map_err(|e| e.to_string())?;
+            open(&runtime, n)
+        });
+        let means = Self {
+            cuda,
+            hip,
+            images: wish.images.clone(),
+            worker: worker(wish.worker.as_deref()),
+        };
+        if let Choice::These(named) = &wish.devices {
+            for named in named {
+                means
+                    .device(named.vendor)
+                    .map_err(|why| format!("--device {named}: {why}"))?;
+            }
+        }
+        Ok(means)
+    }
+
+    /// What a vendor's device is, or why there is none.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn device(&self, vendor: Vendor) -> Result<&str, &str> {
+        let of = match vendor {
+            Vendor::Cuda => self.cuda.as_ref().map(|o| &o.what),
+            Vendor::Hip => self.hip.as_ref().map(|o| &o.what),
+        };
+        of.map(String::as_str).map_err(String::as_str)
+    }
+
+    /// Architectures of the devices in use.
+    #[must_use]
+    pub fn archs(&self) -> Vec<&str> {
+        let cuda = self.cuda.as_ref().ok().map(|o| o.arch.as_str());
+        let hip = self.hip.as_ref().ok().map(|o| o.arch.as_str());
+        cuda.into_iter().chain(hip).collect()
+    }
+
+    /// The program of a worker, or why there is none.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn worker(&self) -> Result<&Path, &str> {
+        self.worker.as_deref().map_err(String::as_str)
+    }
+
+    /// A fresh target on a vendor's device, with everything that is not state poisoned.
+    pub(crate) fn target(
+        &self,
+        vendor: Vendor,
+        graphs: bool,
+        model: &Arc<Model>,
+        options: Options,
+    ) -> Result<Box<dyn Subject>, Error> {
+        let absent = |why: &String| Error::Device {
+            device: vendor.name(),
+            why: why.clone(),
+        };
+        let model = Arc::clone(model);
+        match vendor {
+            Vendor::Cuda => self.on(self.cuda.as_ref().map_err(absent)?, graphs, model, options),
+            Vendor::Hip => self.on(self.hip.as_ref().map_err(absent)?, graphs, model, options),
+        }
+    }
+
+    fn on<R: Driver>(
+        &self,
+        opened: &Opened<R>,
+        graphs: bool,
+        model: Arc<Model>,
+        options: Options,
+    ) -> Result<Box<dyn Subject>, Error> {
+        let cache = self.images.as_ref().map(|f| Cache::open(f, IMAGES));
+        let cache = cache.transpose().map_err(|e| Error::Device {
+            device: "images",
+            why: e.to_string(),
+        })?;
+        let settings = on_device::Settings {
+            cache,
+            progress: &mut |_, _| {},
+            graph_tokens: if graphs { GRAPH_TOKENS } else { 0 },
+        };
+        let mut target = DeviceTarget::new(model, options, &opened.device, settings)?;
+        target.poison()?;
+        Ok(Box::new(target))
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn worker(program: Option<&Path>) -> Result<PathBuf, String> {
+    program
+        .map(Path::to_path_buf)
+        .ok_or_else(|| "no program was named that serves one".to_owned())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn worker(_: Option<&Path>) -> Result<PathBuf, String> {
+    Err("draft workers need Linux".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_strictly() {
+        assert_eq!(Choice::of(&[]), Ok(Choice::Auto));
+        assert_eq!(Choice::of(&["auto"]), Ok(Choice::Auto));
+        assert_eq!(Choice::of(&["cpu"]), Ok(Choice::Cpu));
+        let Ok(Choice::These(named)) = Choice::of(&["hip:1", "cuda:0"]) else {
+            panic!("two devices")
+        };
+        let shown: Vec<String> = named.iter().map(Named::to_string).collect();
+        assert_eq!(shown, ["hip:1", "cuda:0"]);
+        for bad in [
+            &["cuda"][..],
+            &["cuda:+1"],
+            &["CUDA:0"],
+            &["cpu", "cuda:0"],
+            &["auto", "cuda:0"],
+            &["cuda:0", "cuda:1"],
+            &[""],
+        ] {
+            assert!(Choice::of(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    fn seen(absent: Option<&str>, lanes: &[u32]) -> Seen {
+        let runtime = device::cpu::runtime(1);
+        let facts = runtime.facts(0).expect("the CPU");
+        let device = |(at, lanes): (usize, &u32)| survey::Found {
+            id: format!("hip:{at}"),
+            facts: facts.clone(),
+            known_bad: Vec::new(),
+            unfit: (*lanes != 32).then(|| format!("{lanes} lanes")),
+        };
+        Seen {
+            kind: Kind::Hip,
+            absent: absent.map(|reason| device::Absent {
+                what: "HIP runtime".to_owned(),
+                reason: reason.to_owned(),
+            }),
+            versions: Vec::new(),
+            devices: lanes.iter().enumerate().map(device).collect(),
+        }
+    }
+
+    /// What is absent has a reason, and what is unfit is not taken.
+    #[test]
+    fn c_40_a_device_is_chosen_or_absent_with_its_reason() {
+        let these = Choice::of(&["hip:1"]).unwrap();
+        let auto = Choice::Auto;
+        let of = |choice: &Choice, seen: &Seen| choice.ordinal(seen, Vendor::Hip);
+        assert_eq!(of(&auto, &seen(None, &[64, 32])), Ok(1));
+        assert_eq!(of(&these, &seen(None, &[32, 32])), Ok(1));
+        let why = |choice: &Choice, seen: &Seen| of(choice, seen).unwrap_err();
+        assert!(why(&auto, &seen(None, &[64])).contains("64 lanes"));
+        assert!(why(&these, &seen(None, &[32, 64])).contains("hip:1: 64 lanes"));
+        assert!(why(&these, &seen(None, &[32])).contains("there are 1 devices"));
+        assert!(why(&auto, &seen(None, &[])).contains("there are 0 devices"));
+        let absent = why(&auto, &seen(Some("libamdhip64.so: not found"), &[]));
+        assert!(absent.contains("libamdhip64.so: not found"), "{absent}");
+        let other = Choice::of(&["cuda:0"]).unwrap();
+        assert!(why(&other, &seen(None, &[32])).contains("no device of HIP"));
+        assert!(why(&Choice::Cpu, &seen(None, &[32])).contains("--device cpu"));
+    }
+
+    #[test]
+    fn a_named_device_that_is_not_there_is_an_error() {
+        let wish = |values: &[&str]| Wish {
+            devices: Choice::of(values).unwrap(),
+            libraries: Settings {
+                hip: hip::Settings {
+                    hip: Some("/nowhere/lib.so".into()),
+                    hiprtc: None,
+                },
+                ..Settings::default()
+            },
+            ..Wish::default()
+        };
+        let error = Means::find(&wish(&["hip:0"])).unwrap_err();
+        assert!(error.starts_with("--device hip:0: "), "{error}");
+        assert!(error.contains("/nowhere/lib.so"), "{error}");
+        let means = Means::find(&wish(&[])).unwrap();
+        assert!(
+            means
+                .device(Vendor::Hip)
+                .unwrap_err()
+                .contains("/nowhere/lib.so")
+        );
+        assert!(means.worker().is_err());
+    }
+}
