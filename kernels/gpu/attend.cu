@@ -1,14 +1,13 @@
 // Attention of query positions over lists of shared key/value rows with a learned sink a head: contract
 // rule 7, in two launches. Decode, verify and prefill differ in the number of positions only.
 //
-// attend_chunk, attend_chunk_packed: one chunk of 128 keys of one position, eight heads
+// attend_chunk: one chunk of 128 keys of one position, eight heads, rows of f32 (packed rows: attend_packed.cu)
 //   formula  s_j = dot(q, k_j) * scale; m = max s_j; w_j = exp(s_j - m); l = sum w_j;
 //            acc[d] = sum w_j v_j[d]
-//   shapes   q [positions][heads][dim] f32; rows [any][dim] f32, or raw and comp [any][row bytes] of
-//            packed rows (fs_rows.h), a key with bit 31 naming a row of comp; keys [positions][stride]
-//            u32, of which count[position] are valid; m, l [positions][chunks][heads] f32,
+//   shapes   q [positions][heads][dim] f32; rows [any][dim] f32; keys [positions][stride] u32, of which
+//            count[position] are valid; m, l [positions][chunks][heads] f32,
 //            acc [positions][chunks][heads][dim] f32, chunks = ceil(stride / 128)
-//            dim a multiple of 32 up to 512, heads a multiple of 8; packed: dim - n_rot a multiple of 64
+//            dim a multiple of 32 up to 512, heads a multiple of 8
 //   launch   grid (chunks, heads / 8, positions) of 256 threads; chunks beyond a position's keys write
 //            nothing
 //   cost     reads each row twice (scores, values) for eight heads; 4 flops an element and head
@@ -24,11 +23,10 @@
 #include "fourspark.h"
 #include "fs_a8.h"
 #include "fs_math.h"
-#include "fs_rows.h"
 
 static constexpr int ATTEND_KEYS = 128, ATTEND_HEADS = 8, ATTEND_DIM = 512, ATTEND_CHUNKS = 256;
 static constexpr int ATTEND_LANE = ATTEND_DIM / 32;  // query elements of a lane
-static constexpr int ATTEND_BLOCKS = ATTEND_DIM / 64, ATTEND_ABREAST = 4;
+static constexpr int ATTEND_ABREAST = 4;
 
 struct AttendShared {
   // [head][lane][k / 32], a lane's elements together; the pad keeps 16-byte loads off each other's banks.
@@ -38,10 +36,6 @@ struct AttendShared {
   float peak[ATTEND_HEADS];
   u32 key[ATTEND_KEYS];
 };
-struct AttendPackedShared {
-  AttendShared attend;
-  float scale[ATTEND_KEYS][ATTEND_BLOCKS];
-};
 
 // Rows of f32.
 struct AttendF32 {
@@ -50,20 +44,6 @@ struct AttendF32 {
 
   // Element k of key j.
   FS_DEVICE_MEMBER float at(const AttendShared& sh, i32 j, i32 k) const { return rows[(u64)sh.key[j] * (u64)dim + (u64)k]; }
-};
-
-// Packed rows of two stores; scales of the chunk's keys are in shared memory.
-struct AttendPacked {
-  const u8 *raw, *comp;
-  const float (*scale)[ATTEND_BLOCKS];
-  i32 nope, tail, bytes;
-
-  FS_DEVICE_MEMBER const u8* row(u32 key) const { return (key >> 31 ? comp : raw) + (u64)(key & 0x7fffffffu) * (u64)bytes; }
-  FS_DEVICE_MEMBER float at(const AttendShared& sh, i32 j, i32 k) const {
-    const u8* packed = row(sh.key[j]);
-    if (k >= nope) return fs_f32((u32)((const u16*)(packed + tail))[k - nope] << 16);  // the same for a warp
-    return fs_mul(fs_e4m3_decode(packed[k]), scale[j][k / 64]);
-  }
 };
 
 // Scores of this warp's keys (16 of the chunk), all eight heads and four keys at once, so that a query
@@ -182,23 +162,6 @@ FS_KERNEL(attend_chunk, 256, 2)(const float* FS_RESTRICT q, const float* FS_REST
   attend(sh, AttendF32{rows, dim}, m, l, acc, count, heads, dim, stride, scale);
 }
 FS_EXPORT(attend_chunk, 256)
-
-FS_KERNEL(attend_chunk_packed, 256, 2)(const float* FS_RESTRICT q, const u8* FS_RESTRICT raw, const u8* FS_RESTRICT comp,
-                                       const u32* FS_RESTRICT keys, const u32* FS_RESTRICT counts, float* FS_RESTRICT m,
-                                       float* FS_RESTRICT l, float* FS_RESTRICT acc, i32 heads, i32 dim, i32 n_rot, i32 stride, float scale) {
-  FS_SHARED(AttendPackedShared, sh);
-  const i32 count = attend_count(counts), nope = dim - n_rot, blocks = nope / 64;
-  if (count <= 0) return;
-  attend_stage(sh.attend, q, keys, count, heads, dim, stride);
-  const AttendPacked rows = {raw, comp, sh.scale, nope, fs_kv_tail(dim, n_rot), fs_kv_bytes(dim, n_rot)};
-  for (i32 i = (i32)fs_tid(); i < count * ATTEND_BLOCKS; i += 256) {
-    const i32 j = i / ATTEND_BLOCKS, b = i % ATTEND_BLOCKS;
-    if (b < blocks) sh.scale[j][b] = fs_f32((u32)rows.row(sh.attend.key[j])[nope + b] << 23);
-  }
-  fs_barrier();
-  attend(sh.attend, rows, m, l, acc, count, heads, dim, stride, scale);
-}
-FS_EXPORT(attend_chunk_packed, 256)
 
 struct AttendMergeShared {
   float factor[ATTEND_CHUNKS];

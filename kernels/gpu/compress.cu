@@ -16,7 +16,8 @@
 //            spans [tokens]; store [sequences][stored][row bytes]; wide = overlap * width, width a multiple
 //            of 32 up to 512 (index: a power of two)
 //   launch   grid tokens of 512 threads, a thread a channel; a token that ends no window writes nothing
-//   cost     reads 8 bytes an entry and channel twice (the second read hits a cache)
+//   cost     reads 8 bytes an entry and channel twice (the second read hits a cache). Bound by the latency of
+//            loads (one block a row, since the norm needs all channels): eight entries are on their way at once
 //   order    entries in position order, both sums from +0
 // compress_keep: the last open rows of every span into its ring, after the rows were made
 //   formula  ring_keys[x & mask] = keys of position x; ring_gates = gates + ape[x mod ratio]
@@ -48,18 +49,35 @@ FS_DEVICE CompressEntry compress_entry(const Compress& c, i32 x, i32 half, i32 d
   return CompressEntry{c.ring_keys[from], c.ring_gates[from]};
 }
 
+// Entries that are on their way at once.
+static constexpr int COMPRESS_AHEAD = 8;
+
+// The entries of channel d from position x on that lie in the window, which ends at `end`.
+FS_DEVICE void compress_entries(const Compress& c, i32 x, i32 own, i32 end, i32 d, CompressEntry (&e)[COMPRESS_AHEAD]) {
+  FS_UNROLL for (int i = 0; i < COMPRESS_AHEAD; i++)
+    if (x + i < end) e[i] = compress_entry(c, x + i, x + i < own ? 0 : c.overlap - 1, d);
+}
+
 // The pool of window w into shared memory; ends with a barrier.
 FS_DEVICE void compress_pool(FsRow& row, const Compress& c, i32 w) {
-  const i32 d = (i32)fs_tid(), own = w * c.ratio, before = c.overlap == 2 && w > 0 ? c.ratio : 0;
+  const i32 d = (i32)fs_tid(), own = w * c.ratio, before = c.overlap == 2 && w > 0 ? c.ratio : 0, end = own + c.ratio;
   if (d < c.width) {
     float peak = fs_f32(0xff800000u), den = 0.0f, num = 0.0f;
-    for (i32 x = own - before; x < own + c.ratio; x++)
-      peak = fs_max(peak, compress_entry(c, x, x < own ? 0 : c.overlap - 1, d).gate);
-    for (i32 x = own - before; x < own + c.ratio; x++) {
-      const CompressEntry e = compress_entry(c, x, x < own ? 0 : c.overlap - 1, d);
-      const float weight = fs_exp(fs_sub(e.gate, peak));
-      den = fs_add(den, weight);
-      num = fs_fma(weight, e.key, num);
+    CompressEntry e[COMPRESS_AHEAD];
+    FS_ROLLED for (i32 x = own - before; x < end; x += COMPRESS_AHEAD) {
+      compress_entries(c, x, own, end, d, e);
+      FS_UNROLL for (int i = 0; i < COMPRESS_AHEAD; i++)
+        if (x + i < end) peak = fs_max(peak, e[i].gate);
+    }
+    FS_ROLLED for (i32 x = own - before; x < end; x += COMPRESS_AHEAD) {
+      compress_entries(c, x, own, end, d, e);
+      FS_UNROLL for (int i = 0; i < COMPRESS_AHEAD; i++) {
+        if (x + i < end) {
+          const float weight = fs_exp(fs_sub(e[i].gate, peak));
+          den = fs_add(den, weight);
+          num = fs_fma(weight, e[i].key, num);
+        }
+      }
     }
     row.v[d] = fs_div(num, den);
   }

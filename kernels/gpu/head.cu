@@ -15,7 +15,7 @@
 //   formula  m = largest y; w = 1 where y = m, else exp(y - m); top-p sums floor(w * 2^40)
 //   shapes   y [n][vocabulary] f32 for its own use; tokens [n] u32
 //   launch   grid n of 1024 threads
-//   cost     up to 18 passes over y, from a cache
+//   cost     up to 19 passes over y, from a cache, eight tokens of a thread on their way; weights only of tokens that a pass counts
 //   order    none: weights are summed as integers, ranks are compared as integers
 // draw_sound: after a draw, takes the token of a row that holds NaN back: all ones
 //   launch   grid (parts, n) of 256 threads
@@ -105,9 +105,12 @@ FS_KERNEL(draw_sound, 256, 2)(const float* FS_RESTRICT logits, u32* tokens, i32 
 FS_EXPORT(draw_sound, 256)
 
 static constexpr int FILTER_THREADS = 1024;
+static constexpr int FILTER_AHEAD = 8, FILTER_STEP = FILTER_THREADS * FILTER_AHEAD;  // tokens on their way at once
+static constexpr int FILTER_PARTS = 8;  // counters of a digit: most tokens share few digits, and additions to one counter wait
 
 struct FilterShared {
   FsSelect select;
+  u64 parts[FS_DIGITS][FILTER_PARTS];
   DrawShared<FILTER_THREADS / 32> draw;
 };
 
@@ -121,32 +124,55 @@ struct Filter {
 
 FS_DEVICE float filter_weight(const Filter& f, float y) { return y == f.largest ? 1.0f : fs_exp(fs_sub(y, f.largest)); }
 
-// The key of a kept token, 0 of another; q its weight in units of 2^-40.
-FS_DEVICE u64 filter_key(const Filter& f, i32 t, u64& q, bool weigh) {
-  const float y = f.y[t];
+// Logits of tokens t, t + 1024, ..; past the last NaN, which is never kept.
+FS_DEVICE void filter_load(const Filter& f, i32 t, float (&y)[FILTER_AHEAD]) {
+  FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++) y[i] = t + i * FILTER_THREADS < f.vocabulary ? f.y[t + i * FILTER_THREADS] : fs_f32(FS_NAN);
+}
+
+// The key of a token that its place keeps, 0 of another.
+FS_DEVICE u64 filter_key(const Filter& f, float y, i32 t) {
   const u64 key = fs_rank_key(y, (u32)t);
-  if (fs_rank(y) <= FS_RANK_LOWEST || key < f.from) return 0;
-  q = 1;
-  if (!weigh && !(f.min_p > 0.0f)) return key;
+  return fs_rank(y) <= FS_RANK_LOWEST || key < f.from ? 0 : key;
+}
+
+// Of such a token: 0 if min-p drops it, else 1, or its weight in units of 2^-40.
+FS_DEVICE u64 filter_share_of(const Filter& f, float y, bool weigh) {
+  if (!weigh && !(f.min_p > 0.0f)) return 1;
   const float w = filter_weight(f, y);
   if (f.min_p > 0.0f && !(w >= f.min_p)) return 0;
-  if (weigh) q = (u64)fs_mul(w, 1099511627776.0f);
-  return key;
+  return weigh ? (u64)fs_mul(w, 1099511627776.0f) : 1;
+}
+
+// Sums of the digit at `shift` over kept tokens whose digits above it are those of prefix. Starts and ends with a barrier.
+FS_DEVICE void filter_digits(FilterShared& sh, const Filter& f, u64 prefix, i32 shift, bool weigh) {
+  const i32 thread = (i32)fs_tid();
+  for (i32 d = thread; d < FS_DIGITS * FILTER_PARTS; d += FILTER_THREADS) sh.parts[d / FILTER_PARTS][d % FILTER_PARTS] = 0;
+  fs_barrier();
+  FS_ROLLED for (i32 t = thread; t < f.vocabulary; t += FILTER_STEP) {
+    float y[FILTER_AHEAD];
+    filter_load(f, t, y);
+    FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++) {
+      const u64 key = filter_key(f, y[i], t + i * FILTER_THREADS);
+      if (key != 0 && (shift == 56 || key >> (shift + 8) == prefix >> (shift + 8))) {
+        const u64 q = filter_share_of(f, y[i], weigh);
+        if (q != 0) fs_count(&sh.parts[key >> shift & 255][thread % FILTER_PARTS], q);
+      }
+    }
+  }
+  fs_barrier();
+  if (thread < FS_DIGITS) {
+    u64 sum = 0;
+    FS_UNROLL for (int i = 0; i < FILTER_PARTS; i++) sum += sh.parts[thread][i];
+    sh.select.sum[thread] = sum;
+  }
+  fs_barrier();
 }
 
 // The smallest key such that kept tokens from it on reach `target`, in units or in tokens.
 FS_DEVICE u64 filter_cut(FilterShared& sh, const Filter& f, u64 target, bool weigh) {
   u64 prefix = 0;
   for (i32 shift = 56; shift >= 0; shift -= 8) {
-    for (i32 d = (i32)fs_tid(); d < FS_DIGITS; d += FILTER_THREADS) sh.select.sum[d] = 0;
-    fs_barrier();
-    for (i32 t = (i32)fs_tid(); t < f.vocabulary; t += FILTER_THREADS) {
-      u64 q = 0;
-      const u64 key = filter_key(f, t, q, weigh);
-      if (key != 0 && q != 0 && (shift == 56 || key >> (shift + 8) == prefix >> (shift + 8)))
-        fs_count(&sh.select.sum[key >> shift & 255], q);
-    }
-    fs_barrier();
+    filter_digits(sh, f, prefix, shift, weigh);
     fs_select_digit(sh.select, target);
     prefix |= (u64)sh.select.digit << shift;
     target -= sh.select.above < target ? sh.select.above : target;
@@ -160,15 +186,34 @@ FS_DEVICE u64 filter_total(FilterShared& sh, const Filter& f) {
   if (fs_tid() == 0) sh.select.above = 0;
   fs_barrier();
   u64 mine = 0;
-  for (i32 t = (i32)fs_tid(); t < f.vocabulary; t += FILTER_THREADS) {
-    u64 q = 0;
-    if (filter_key(f, t, q, true) != 0) mine += q;
+  FS_ROLLED for (i32 t = (i32)fs_tid(); t < f.vocabulary; t += FILTER_STEP) {
+    float y[FILTER_AHEAD];
+    filter_load(f, t, y);
+    FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++)
+      if (filter_key(f, y[i], t + i * FILTER_THREADS) != 0) mine += filter_share_of(f, y[i], true);
   }
   fs_count(&sh.select.above, mine);
   fs_barrier();
   const u64 total = sh.select.above;
   fs_barrier();
   return total;
+}
+
+// This thread's best key of what is left.
+FS_DEVICE u64 filter_draw(const Filter& f, const DrawPlan& plan) {
+  u64 drawn = 0;
+  FS_ROLLED for (i32 t = (i32)fs_tid(); t < f.vocabulary; t += FILTER_STEP) {
+    float y[FILTER_AHEAD];
+    filter_load(f, t, y);
+    FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++) {
+      const i32 token = t + i * FILTER_THREADS;
+      if (filter_key(f, y[i], token) != 0 && filter_share_of(f, y[i], false) != 0) {
+        const u64 key = draw_key(plan, y[i], (u32)token);
+        drawn = key > drawn ? key : drawn;
+      }
+    }
+  }
+  return drawn;
 }
 
 // total * share / 2^32, rounded up.
@@ -183,10 +228,18 @@ FS_KERNEL(draw_filtered, 1024, 1)(const float* FS_RESTRICT logits, const float* 
   const DrawPlan plan = draw_plan(plans, row);
   float* mine = y + row * (u64)vocabulary;
   u64 best = 0;
-  for (i32 t = (i32)fs_tid(); t < vocabulary; t += FILTER_THREADS) {
-    mine[t] = draw_value(logits, base, row * (u64)vocabulary + (u64)t, plan.temperature);
-    const u64 key = fs_rank(mine[t]) > FS_RANK_LOWEST ? fs_rank_key(mine[t], (u32)t) : 0;
-    best = key > best ? key : best;
+  FS_ROLLED for (i32 first = (i32)fs_tid(); first < vocabulary; first += FILTER_STEP) {
+    float v[FILTER_AHEAD];
+    FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++) {
+      const i32 t = first + i * FILTER_THREADS;
+      v[i] = t < vocabulary ? draw_value(logits, base, row * (u64)vocabulary + (u64)t, plan.temperature) : fs_f32(FS_NAN);
+    }
+    FS_UNROLL for (int i = 0; i < FILTER_AHEAD; i++) {
+      const i32 t = first + i * FILTER_THREADS;
+      if (t < vocabulary) mine[t] = v[i];
+      const u64 key = fs_rank(v[i]) > FS_RANK_LOWEST ? fs_rank_key(v[i], (u32)t) : 0;
+      best = key > best ? key : best;
+    }
   }
   best = draw_best<FILTER_THREADS / 32>(sh.draw, best);  // its barriers show all of y to the block
   Filter f = {mine, vocabulary, best == 0 ? 0.0f : mine[fs_rank_index(best)], 0.0f, 0};
@@ -195,14 +248,7 @@ FS_KERNEL(draw_filtered, 1024, 1)(const float* FS_RESTRICT logits, const float* 
     f.min_p = plan.min_p;
     if (plan.top_p > 0) f.from = filter_cut(sh, f, filter_share(filter_total(sh, f), plan.top_p), true);
   }
-  u64 drawn = 0;
-  for (i32 t = (i32)fs_tid(); t < vocabulary; t += FILTER_THREADS) {
-    u64 q = 0;
-    if (filter_key(f, t, q, false) == 0) continue;
-    const u64 key = draw_key(plan, mine[t], (u32)t);
-    drawn = key > drawn ? key : drawn;
-  }
-  drawn = draw_best<FILTER_THREADS / 32>(sh.draw, drawn);
+  const u64 drawn = draw_best<FILTER_THREADS / 32>(sh.draw, filter_draw(f, plan));
   if (fs_tid() == 0) tokens[row] = draw_token(drawn);
 }
 FS_EXPORT(draw_filtered, 1024)

@@ -4,16 +4,19 @@
 //   formula  p = sqrt(softplus(logit)); experts = the best `used` by p + bias (rule 14), or the token's
 //            row of the table; w = (scale * p) / (sum of p in slot order from +0); counts[expert] += 1
 //   shapes   logits [n][experts] f32; bias [experts], or tokens [n] u32 and table [vocabulary][used] u32;
-//            chosen [n][used] u32, weights [n][used] f32, counts [experts] u64 (added to) or null,
-//            units [n * used] of {expert, slot, 1, 0} or null: every slot on its own;
+//            chosen [n][used] u32, weights [n][used] f32, counts [experts] u64 (added to) or null;
+//            units [n * used] and order [n * used] u32 as route_plan's, for up to 8 tokens; or units of
+//            {expert, slot, 1, 0}, every slot on its own, and no order; or neither;
 //            experts up to 512, used up to 16
-//   launch   grid ceil(n / 4) of 128 threads, a warp a token
-//   cost     4 bytes a logit, about 60 flops a logit for the functions
+//   launch   grid ceil(n / 8) of 512 threads: 8 tokens a block
+//   cost     4 bytes a logit, about 60 flops a logit for the functions. Bound by latency: a warp finds the rank of
+//            each of 32 experts among them by 32 exchanges that do not wait for each other, then a thread counts how many of all
+//            groups' best come before its own; ranks are unique, so that no step of a selection follows another
 // route_plan
 //   formula  slots sorted by expert (stable), and each expert's run cut into units of up to `wide`
 //   shapes   chosen [slots] u32; order [slots] u32; units [slots] of {expert, first place in order,
 //            slots, 0}, those past the last all zero
-//   launch   one block of 512 threads, a thread an expert
+//   launch   one block of 512 threads, a thread an expert; for more tokens than route_top_k plans itself
 //   cost     a thread reads all of `chosen` twice
 // swiglu
 //   formula  silu(min(gate, limit)) * clamp(up, +-limit), then * weights[row] if there are weights
@@ -28,67 +31,134 @@
 #include "fs_rank.h"
 #include "fs_swiglu.h"
 
-static constexpr int ROUTE_EXPERTS = 512, ROUTE_LANE = ROUTE_EXPERTS / 32, ROUTE_USED = 16;
+static constexpr int ROUTE_EXPERTS = 512, ROUTE_THREADS = 512, ROUTE_TOKENS = 8, ROUTE_USED = 16;
+static constexpr int ROUTE_BEST = ROUTE_EXPERTS / 32 * ROUTE_USED, ROUTE_SLOTS = ROUTE_TOKENS * ROUTE_USED;
 
+// The slots of a block's tokens, one after the other.
+struct RouteSlots {
+  u32 chosen[ROUTE_SLOTS], leads[ROUTE_SLOTS];
+  float p[ROUTE_SLOTS];
+};
+// The best of each group of 32 experts, and their p.
 struct RouteShared {
-  float p[4][ROUTE_EXPERTS];
-  u32 chosen[4][ROUTE_USED];
+  u64 key[ROUTE_TOKENS][ROUTE_BEST];
+  float p[ROUTE_TOKENS][ROUTE_BEST];
+  RouteSlots slots;
 };
 
-// Scores of one token into shared memory.
-FS_DEVICE void route_scores(float (&p)[ROUTE_EXPERTS], const float* logits, i32 experts) {
-  for (i32 e = (i32)fs_lane(); e < experts; e += 32) p[e] = fs_sqrt_softplus(logits[e]);
+// What routing writes.
+struct RouteOut {
+  u32* chosen;
+  float* weights;
+  u64* counts;
+  u32x4* units;
+  u32* order;
+};
+
+// A warp's 32 experts from `first` on: the best `used` into places of their rank. Experts past the last come after all others.
+FS_DEVICE void route_group(u64* best, float* best_p, const float* logits, const float* bias, i32 first, i32 experts, i32 used) {
+  const i32 lane = (i32)fs_lane(), e = first + lane;
+  const float p = e < experts ? fs_sqrt_softplus(logits[e]) : 0.0f;
+  const u64 key = e < experts ? fs_rank_key(fs_add(p, bias[e]), (u32)e) : (u64)lane;
+  i32 rank = 0;
+  FS_UNROLL for (u32 other = 0; other < 32; other++) {
+    const u64 theirs = (u64)fs_shfl((u32)(key >> 32), other) << 32 | fs_shfl((u32)key, other);
+    rank += theirs > key ? 1 : 0;
+  }
+  if (rank >= used) return;
+  best[rank] = key;
+  best_p[rank] = p;
 }
 
-// Weights of the chosen experts, and what follows from them. One lane a slot.
-FS_DEVICE void route_weigh(const float (&p)[ROUTE_EXPERTS], const u32 (&chosen)[ROUTE_USED], u64 token, u32* out, float* weights,
-                           u64* counts, u32x4* units, i32 used, float scale) {
-  const i32 lane = (i32)fs_lane();
-  if (lane >= used) return;
+// The best of all groups, a thread each: as many come before it as its slot says. `used` real ones are among them.
+FS_DEVICE void route_select(RouteShared& sh, i32 tokens, i32 all, i32 used) {
+  for (i32 i = (i32)fs_tid(); i < tokens * all; i += ROUTE_THREADS) {
+    const i32 token = i / all;
+    const u64 key = sh.key[token][i % all];
+    i32 rank = 0;
+    for (i32 c = 0; c < all; c++) rank += sh.key[token][c] > key ? 1 : 0;
+    if (rank < used) {
+      sh.slots.chosen[token * used + rank] = fs_rank_index(key);
+      sh.slots.p[token * used + rank] = sh.p[token][i % all];
+    }
+  }
+  fs_barrier();
+}
+
+// Weights and counts of the chosen experts. A thread a slot; `first` is the block's first slot.
+FS_DEVICE void route_weigh(const RouteSlots& sh, const RouteOut& out, u64 first, i32 slots, i32 used, float scale) {
+  const i32 slot = (i32)fs_tid();
+  if (slot >= slots) return;  // no barrier inside
   float sum = 0.0f;
-  for (i32 s = 0; s < used; s++) sum = fs_add(sum, p[chosen[s]]);
-  const u64 slot = token * (u64)used + (u64)lane;
-  out[slot] = chosen[lane];
-  weights[slot] = fs_div(fs_mul(scale, p[chosen[lane]]), sum);
-  if (counts) fs_count(&counts[chosen[lane]], (u64)1);
-  if (units) units[slot] = u32x4{chosen[lane], (u32)slot, 1, 0};
+  for (i32 s = 0; s < used; s++) sum = fs_add(sum, sh.p[slot / used * used + s]);
+  const u64 at = first + (u64)slot;
+  out.chosen[at] = sh.chosen[slot];
+  out.weights[at] = fs_div(fs_mul(scale, sh.p[slot]), sum);
+  if (out.counts) fs_count(&out.counts[sh.chosen[slot]], (u64)1);
+  if (out.units && !out.order) out.units[at] = u32x4{sh.chosen[slot], (u32)at, 1, 0};
 }
 
-// Tokens past the last repeat it and write nothing, so that every warp reaches the barriers.
-FS_KERNEL(route_top_k, 128, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
-                               float* FS_RESTRICT weights, u64* counts, u32x4* units, i32 n, i32 experts, i32 used, float scale) {
-  FS_SHARED(RouteShared, sh);
-  const i32 lane = (i32)fs_lane(), warp = (i32)fs_warp(), token = (i32)fs_bid_x() * 4 + warp, safe = token < n ? token : n - 1;
-  route_scores(sh.p[warp], logits + (u64)safe * (u64)experts, experts);
-  fs_barrier();
-  u64 keys[ROUTE_LANE];
-  FS_UNROLL for (i32 i = 0; i < ROUTE_LANE; i++) {
-    const i32 e = i * 32 + lane;
-    keys[i] = e < experts ? fs_rank_key(fs_add(sh.p[warp][e], bias[e]), (u32)e) : 0;
+// The plan of a pass that is one block's. A thread a slot counts what comes before it, all threads call.
+FS_DEVICE void route_order(RouteSlots& sh, const RouteOut& out, i32 slots, u32 wide) {
+  const i32 slot = (i32)fs_tid();
+  const bool mine = slot < slots;
+  const u32 expert = mine ? sh.chosen[slot] : 0;
+  u32 before = 0, run = 0, same = 0;  // slots of lower experts, of this one before and in all
+  for (i32 s = 0; s < slots; s++) {
+    before += sh.chosen[s] < expert ? 1 : 0;
+    same += sh.chosen[s] == expert ? 1 : 0;
+    run += sh.chosen[s] == expert && s < slot ? 1 : 0;
   }
-  for (i32 s = 0; s < used; s++) {
-    u64 best = 0;
-    FS_UNROLL for (i32 i = 0; i < ROUTE_LANE; i++) best = keys[i] > best ? keys[i] : best;
-    best = fs_rank_best(best);
-    FS_UNROLL for (i32 i = 0; i < ROUTE_LANE; i++) keys[i] = keys[i] == best ? 0 : keys[i];
-    if (lane == 0) sh.chosen[warp][s] = fs_rank_index(best);
-  }
+  const bool leads = run % wide == 0;
+  if (mine) sh.leads[slot] = leads ? 1 : 0;
   fs_barrier();
-  if (token < n) route_weigh(sh.p[warp], sh.chosen[warp], (u64)token, chosen, weights, counts, units, used, scale);
+  if (!mine) return;
+  u32 unit = 0, all = 0;
+  for (i32 s = 0; s < slots; s++) {
+    const bool earlier = sh.chosen[s] < expert || (sh.chosen[s] == expert && s < slot);
+    unit += earlier ? sh.leads[s] : 0;
+    all += sh.leads[s];
+  }
+  out.order[before + run] = (u32)slot;
+  if (leads) out.units[unit] = u32x4{expert, before + run, same - run < wide ? same - run : wide, 0};
+  if ((u32)slot >= all) out.units[slot] = u32x4{0, 0, 0, 0};
 }
-FS_EXPORT(route_top_k, 128)
 
-FS_KERNEL(route_hash, 128, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
-                              u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u32x4* units, i32 n, i32 experts, i32 used,
-                              float scale) {
+FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
+                               float* FS_RESTRICT weights, u64* counts, u32x4* units, u32* order, i32 n, i32 experts, i32 used, i32 wide,
+                               float scale) {
   FS_SHARED(RouteShared, sh);
-  const i32 lane = (i32)fs_lane(), warp = (i32)fs_warp(), token = (i32)fs_bid_x() * 4 + warp, safe = token < n ? token : n - 1;
-  route_scores(sh.p[warp], logits + (u64)safe * (u64)experts, experts);
-  if (lane < used) sh.chosen[warp][lane] = table[(u64)tokens[safe] * (u64)used + (u64)lane];
+  const i32 first = (i32)fs_bid_x() * ROUTE_TOKENS, tokens = n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS;
+  const i32 groups = (experts + 31) / 32;
+  for (i32 i = (i32)fs_warp(); i < tokens * groups; i += ROUTE_THREADS / 32) {
+    const i32 token = i / groups, g = i % groups;
+    route_group(&sh.key[token][g * used], &sh.p[token][g * used], logits + (u64)(first + token) * (u64)experts, bias, g * 32, experts, used);
+  }
   fs_barrier();
-  if (token < n) route_weigh(sh.p[warp], sh.chosen[warp], (u64)token, chosen, weights, counts, units, used, scale);
+  route_select(sh, tokens, groups * used, used);
+  const RouteOut out = {chosen, weights, counts, units, order};
+  route_weigh(sh.slots, out, (u64)first * (u64)used, tokens * used, used, scale);
+  if (order) route_order(sh.slots, out, tokens * used, (u32)wide);
 }
-FS_EXPORT(route_hash, 128)
+FS_EXPORT(route_top_k, 512)
+
+FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
+                              u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u32x4* units, u32* order, i32 n,
+                              i32 experts, i32 used, i32 wide, float scale) {
+  FS_SHARED(RouteSlots, sh);
+  const i32 slot = (i32)fs_tid(), first = (i32)fs_bid_x() * ROUTE_TOKENS;
+  const i32 slots = (n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS) * used;
+  if (slot < slots) {
+    const u64 token = (u64)(first + slot / used);
+    sh.chosen[slot] = table[(u64)tokens[token] * (u64)used + (u64)(slot % used)];
+    sh.p[slot] = fs_sqrt_softplus(logits[token * (u64)experts + sh.chosen[slot]]);
+  }
+  fs_barrier();
+  const RouteOut out = {chosen, weights, counts, units, order};
+  route_weigh(sh, out, (u64)first * (u64)used, slots, used, scale);
+  if (order) route_order(sh, out, slots, (u32)wide);
+}
+FS_EXPORT(route_hash, 512)
 
 struct PlanShared {
   u32 slots[ROUTE_EXPERTS], units[ROUTE_EXPERTS];

@@ -41,6 +41,7 @@ pub const HEADERS: &[Source] = files![
 pub const KERNELS: &[Source] = files![
     "a8.cu",
     "attend.cu",
+    "attend_packed.cu",
     "compress.cu",
     "dense.cu",
     "embed.cu",

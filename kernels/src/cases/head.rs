@@ -22,7 +22,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         outcomes.push(embed(runner, format)?);
         runner.reset();
     }
-    let mut vocabularies = vec![600, 5];
+    let mut vocabularies = vec![9_001, 5];
     if depth == Depth::Full {
         vocabularies.extend([129_280, 70_001]);
     }

@@ -21,11 +21,11 @@ use crate::launch::index::{self, COMPRESSED, DIM, Lists, Place, Scores};
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
     let mut scores = vec![(3, 5, 140), (1, 64, 300), (2, 2, 7)];
     let mut selections = vec![(3, 40, 16), (2, 1000, 512), (1, 513, 512), (4, 9, 1)];
-    let mut flows = vec![(3, 8, 200, 16)];
+    let mut flows = vec![(3, 8, 200, 16), (1, 8, 40, 5), (2, 16, 150, 130)];
     if depth == Depth::Full {
         scores.extend([(8, 64, 8192), (1, 64, 70_000)]);
         selections.extend([(8, 8192, 512), (2, 100_000, 1024)]);
-        flows.extend([(1, 64, 2100, 512), (8, 64, 4000, 512)]);
+        flows.extend([(1, 64, 2100, 512), (8, 64, 4000, 512), (9, 64, 600, 300)]);
     }
     let mut outcomes = Vec::new();
     for (n, heads, rows) in scores {
@@ -287,6 +287,9 @@ fn selected<R: Runner>(
 const ROW: usize = 512;
 const ROT: usize = 64;
 const RING: usize = 256;
+/// Rows of rare values among the compressed ones.
+const LARGE: usize = 3;
+const WITH_NAN: usize = 7;
 
 /// Rows that are on the grid of the stores: values, and packed.
 struct Rows {
@@ -295,9 +298,15 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(noise: &mut Noise, rows: usize) -> Self {
+    /// With `rare`, one row has values whose scale is far above one, and one has a NaN.
+    fn new(noise: &mut Noise, rows: usize, rare: bool) -> Self {
         let size = kv_row_bytes(ROW, ROT);
         let mut values = noise.activations(rows, ROW);
+        if rare {
+            let large = &mut values[LARGE * ROW..][..ROW];
+            large.iter_mut().for_each(|v| *v *= 3e7);
+            values[WITH_NAN * ROW + 77] = f32::NAN;
+        }
         let mut bytes = vec![0u8; rows * size];
         for (row, out) in values.chunks_mut(ROW).zip(bytes.chunks_mut(size)) {
             pack(row, ROT, out);
@@ -341,6 +350,12 @@ impl Flow {
             pos: (last + 1 - n + i) as u32,
             ..Place::default()
         };
+        let mut scores: Vec<f32> = (0..n * comp_rows).map(|_| noise.value()).collect();
+        // All positions pick the row of large values, the second one also that with a NaN.
+        for (i, row) in scores.chunks_mut(comp_rows).enumerate() {
+            row[LARGE] = 9.0;
+            row[WITH_NAN] = if i == 1 { 8.0 } else { -9.0 };
+        }
         Self {
             shape: Shape {
                 positions: n,
@@ -352,10 +367,10 @@ impl Flow {
             lists,
             scale: (1.0 / (ROW as f64).sqrt()) as f32,
             places: (0..n).map(place).collect(),
-            scores: (0..n * comp_rows).map(|_| noise.value()).collect(),
+            scores,
             q: noise.activations(n * heads, ROW),
-            raw: Rows::new(&mut noise, RING),
-            comp: Rows::new(&mut noise, comp_rows),
+            raw: Rows::new(&mut noise, RING, false),
+            comp: Rows::new(&mut noise, comp_rows, true),
             sinks: (0..heads).map(|_| noise.value()).collect(),
             angles: Angles::new(&mut noise, n, ROT),
         }

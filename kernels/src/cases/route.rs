@@ -5,22 +5,36 @@ use super::{
 };
 use crate::KernelError;
 use crate::cpu::{Route, add_rows, route_hash, route_top_k, swiglu};
-use crate::launch::route::{self, Shape, UNIT_BYTES};
+use crate::launch::route::{self, PLANNED, Shape, UNIT_BYTES, Units};
 
 /// Few and many experts and tokens; equal scores, NaN and infinite logits.
 ///
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256, 6), (5, 8, 2), (9, 384, 6), (3, 33, 16), (2, 1, 1)];
+    let mut shapes = vec![
+        (1, 256, 6),
+        (5, 8, 2),
+        (9, 384, 6),
+        (3, 33, 16),
+        (2, 1, 1),
+        (8, 40, 6),
+        (8, 512, 16),
+    ];
     if depth == Depth::Full {
         shapes.extend([(8, 256, 6), (2048, 256, 6), (300, 512, 8)]);
     }
     let mut outcomes = Vec::new();
     for (n, experts, used) in shapes {
         for table in [false, true] {
-            outcomes.extend(routes(runner, n, experts, used, table)?);
-            runner.reset();
+            let mut units = vec![Units::Slots, Units::Later];
+            if n <= PLANNED {
+                units.extend([Units::Planned(1), Units::Planned(4)]);
+            }
+            for units in units {
+                outcomes.extend(routes(runner, (n, experts, used), table, units)?);
+                runner.reset();
+            }
         }
     }
     let mut plans = vec![(1, 8, 1), (48, 256, 2), (100, 4, 8), (7, 1, 4)];
@@ -88,6 +102,19 @@ impl Case {
         case
     }
 
+    /// Order and units that follow from the chosen experts; empty if not asked for.
+    fn units(&self, units: Units) -> (Vec<u32>, Vec<u32>) {
+        match units {
+            Units::Later => (Vec::new(), Vec::new()),
+            Units::Planned(wide) => planned(&self.chosen, wide),
+            Units::Slots => {
+                let each = (0u32..).zip(&self.chosen);
+                let list = each.flat_map(|(slot, e)| [*e, slot, 1, 0]).collect();
+                (Vec::new(), list)
+            }
+        }
+    }
+
     fn route(&mut self, experts: usize, used: usize, by_table: bool) {
         for (logits, token) in self.logits.chunks(experts).zip(&self.tokens) {
             let (mut scores, mut routes) = (vec![0f32; experts], vec![Route::default(); used]);
@@ -108,10 +135,9 @@ impl Case {
 
 fn routes<R: Runner>(
     runner: &mut R,
-    n: usize,
-    experts: usize,
-    used: usize,
+    (n, experts, used): (usize, usize, usize),
     by_table: bool,
+    units: Units,
 ) -> Result<Vec<Outcome>, KernelError> {
     let case = Case::new(n, experts, used, by_table);
     let s = Shape {
@@ -120,7 +146,7 @@ fn routes<R: Runner>(
         used,
         scale: SCALE,
         counted: true,
-        units: true,
+        units,
     };
     let slots = n * used;
     let mut buffers = vec![runner.load(&f32_bytes(&case.logits), 0)?];
@@ -133,30 +159,32 @@ fn routes<R: Runner>(
         route::top_k(&s)?
     };
     let counts = |c: &[u64]| c.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-    let outs = [
+    let mut outs = vec![
         runner.poisoned(slots * 4)?,
         runner.poisoned(slots * 4)?,
         runner.load(&counts(&case.before), 0)?,
-        runner.poisoned(slots * UNIT_BYTES)?,
     ];
-    buffers.extend(outs);
+    let mut wanted = vec![
+        ("experts", u32_bytes(&case.chosen), outs[0]),
+        ("counts", counts(&case.after), outs[2]),
+    ];
+    let (order, list) = case.units(units);
+    for (what, want) in [("units", list), ("order", order)] {
+        if !want.is_empty() {
+            outs.push(runner.poisoned(want.len() * 4)?);
+            wanted.push((what, u32_bytes(&want), outs[outs.len() - 1]));
+        }
+    }
+    buffers.extend(&outs);
     runner.launch(&call, &buffers)?;
-    let units: Vec<u32> = (0u32..)
-        .zip(&case.chosen)
-        .flat_map(|(slot, e)| [*e, slot, 1, 0])
-        .collect();
-    let name = format!("{} {n}x{experts} use {used}", call.kernel);
+    let name = format!("{} {n}x{experts} use {used}, {units:?}", call.kernel);
     let weights = to_f32(&runner.read(outs[1])?);
     let mut outcomes = vec![compare_f32(
         format!("{name} weights"),
         &case.weights,
         &weights,
     )];
-    for (what, want, out) in [
-        ("experts", u32_bytes(&case.chosen), outs[0]),
-        ("counts", counts(&case.after), outs[2]),
-        ("units", u32_bytes(&units), outs[3]),
-    ] {
+    for (what, want, out) in wanted {
         let got = runner.read(out)?;
         outcomes.push(compare_bytes(format!("{name} {what}"), &want, &got));
     }

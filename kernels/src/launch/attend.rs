@@ -1,4 +1,4 @@
-//! Launches of `attend.cu`: attention of query positions over key lists, contract rule 7.
+//! Launches of `attend.cu` and `attend_packed.cu`: attention of query positions over key lists, contract rule 7.
 
 use super::a8::META_BYTES;
 use super::{Arg, Call, bytes, grid_x, int, require};
@@ -6,6 +6,11 @@ use crate::KernelError;
 use crate::cpu::kv_row_bytes;
 
 const SOURCE: &str = "attend.cu";
+const PACKED: &str = "attend_packed.cu";
+/// Heads of a block.
+const HEADS: usize = 8;
+/// Heads of a block over packed rows: a decode step has few positions, and more blocks fill the device.
+const PACKED_HEADS: usize = 4;
 /// Keys of a chunk.
 pub const CHUNK: usize = 128;
 
@@ -52,15 +57,19 @@ impl Shape {
         ))
     }
 
-    fn begin(&self, name: &'static str) -> Result<Call, KernelError> {
+    fn begin(
+        &self,
+        (source, name): (&'static str, &'static str),
+        heads: usize,
+    ) -> Result<Call, KernelError> {
         self.check(name)?;
         let grid = [
             grid_x(name, self.chunks() as u64)?,
-            Self::grid(self.heads / 8),
+            Self::grid(self.heads / heads),
             Self::grid(self.positions),
         ];
         let q = bytes(name, &[self.positions, self.heads, self.dim, 4])?;
-        Ok(Call::new(SOURCE, name, grid, 256).arg(Arg::Read(q)))
+        Ok(Call::new(source, name, grid, 256).arg(Arg::Read(q)))
     }
 
     /// Key lists, and the chunks' results.
@@ -98,7 +107,7 @@ impl Shape {
 pub fn chunks(s: &Shape, scale: f32) -> Result<Call, KernelError> {
     const NAME: &str = "attend_chunk";
     let call = s
-        .begin(NAME)?
+        .begin((SOURCE, NAME), HEADS)?
         .arg(Arg::Read(bytes(NAME, &[s.rows, s.dim, 4])?));
     let call = s.lists(call)?;
     Ok(s.end(call)?.arg(Arg::F32(scale)))
@@ -109,7 +118,7 @@ pub fn chunks(s: &Shape, scale: f32) -> Result<Call, KernelError> {
 /// [`super::index::COMPRESSED`] name rows of comp.
 ///
 /// # Errors
-/// `Shape`: also dim - n_rot is not a multiple of 64.
+/// `Shape`: also no rotated elements, or dim - n_rot is not a multiple of 64.
 pub fn chunks_packed(
     s: &Shape,
     n_rot: usize,
@@ -117,17 +126,19 @@ pub fn chunks_packed(
     scale: f32,
 ) -> Result<Call, KernelError> {
     const NAME: &str = "attend_chunk_packed";
-    let fits = n_rot < s.dim && (s.dim - n_rot).is_multiple_of(64) && n_rot.is_multiple_of(32);
+    let fits = (1..s.dim).contains(&n_rot)
+        && (s.dim - n_rot).is_multiple_of(64)
+        && n_rot.is_multiple_of(32);
     require(
         NAME,
         "rotated elements",
-        "a multiple of 32 that leaves one of 64",
+        "a positive multiple of 32 that leaves one of 64",
         n_rot,
         fits,
     )?;
     let row = kv_row_bytes(s.dim, n_rot);
     let call = s
-        .begin(NAME)?
+        .begin((PACKED, NAME), PACKED_HEADS)?
         .arg(Arg::Read(bytes(NAME, &[s.rows, row])?))
         .arg(Arg::Read(bytes(NAME, &[compressed, row])?));
     let call = s.lists(call)?;

@@ -7,6 +7,20 @@ const SOURCE: &str = "route.cu";
 /// Bytes of a unit of work: expert, first place, slots, 0 as u32.
 pub const UNIT_BYTES: usize = 16;
 
+/// Tokens of a block, and of a pass that routing plans itself.
+pub const PLANNED: usize = 8;
+
+/// The units of work that a routing step writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Units {
+    /// None: [`plan`] makes them.
+    Later,
+    /// One of each slot, in slot order.
+    Slots,
+    /// Those of [`plan`], of up to so many slots; for up to [`PLANNED`] tokens.
+    Planned(usize),
+}
+
 /// Sizes of a routing step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
@@ -20,8 +34,8 @@ pub struct Shape {
     pub scale: f32,
     /// Whether routes are counted.
     pub counted: bool,
-    /// Whether units of one slot each are written.
-    pub units: bool,
+    /// The units that are written.
+    pub units: Units,
 }
 
 impl Shape {
@@ -36,9 +50,32 @@ impl Shape {
             self.used,
             fits,
         )?;
-        let grid = [grid_x(name, self.n.div_ceil(4) as u64)?, 1, 1];
-        Ok(Call::new(SOURCE, name, grid, 128)
+        let planned = matches!(self.units, Units::Planned(_));
+        let fits = !planned || self.n <= PLANNED;
+        require(
+            name,
+            "tokens of a pass with a plan",
+            "up to 8",
+            self.n,
+            fits,
+        )?;
+        require(
+            name,
+            "slots of a unit",
+            "at least 1",
+            self.wide(),
+            self.wide() > 0,
+        )?;
+        let grid = [grid_x(name, self.n.div_ceil(PLANNED) as u64)?, 1, 1];
+        Ok(Call::new(SOURCE, name, grid, 512)
             .arg(Arg::Read(bytes(name, &[self.n, self.experts, 4])?)))
+    }
+
+    fn wide(&self) -> usize {
+        match self.units {
+            Units::Planned(wide) => wide,
+            Units::Later | Units::Slots => 1,
+        }
     }
 
     fn end(&self, call: Call) -> Result<Call, KernelError> {
@@ -53,17 +90,19 @@ impl Shape {
             .arg(Arg::Write(slots))
             .arg(Arg::Write(slots))
             .arg(write(self.counted, counts))
-            .arg(write(self.units, units))
+            .arg(write(self.units != Units::Later, units))
+            .arg(write(matches!(self.units, Units::Planned(_)), slots))
             .arg(Arg::I32(int(name, "tokens", self.n)?))
             .arg(Arg::I32(int(name, "experts", self.experts)?))
             .arg(Arg::I32(int(name, "experts a token", self.used)?))
+            .arg(Arg::I32(int(name, "slots of a unit", self.wide())?))
             .arg(Arg::F32(self.scale)))
     }
 }
 
 /// The best experts by score + bias. Buffers: logits `[n][experts]` f32, bias `[experts]`, chosen
 /// `[n][used]` u32, weights `[n][used]` f32, counts `[experts]` u64 if `counted` (added to), units
-/// `[n * used]` of 16 bytes if asked for.
+/// `[n * used]` of 16 bytes if asked for, order `[n * used]` u32 if planned.
 ///
 /// # Errors
 /// `Shape`.
@@ -162,9 +201,9 @@ mod tests {
             used,
             scale: 1.5,
             counted: false,
-            units: false,
+            units: Units::Later,
         };
-        assert_eq!(top_k(&shape(70_000, 256, 6)).unwrap().grid[0], 17_500);
+        assert_eq!(top_k(&shape(70_000, 256, 6)).unwrap().grid[0], 8_750);
         for bad in [
             shape(0, 256, 6),
             shape(1, 513, 6),
@@ -175,6 +214,12 @@ mod tests {
             assert!(top_k(&bad).is_err(), "{bad:?}");
             assert!(hash(&bad, 10).is_err(), "{bad:?}");
         }
+        let planned = |n, wide| Shape {
+            units: Units::Planned(wide),
+            ..shape(n, 256, 6)
+        };
+        assert!(top_k(&planned(8, 4)).is_ok() && hash(&planned(8, 4), 10).is_ok());
+        assert!(top_k(&planned(9, 4)).is_err() && top_k(&planned(8, 0)).is_err());
         assert!(plan(0, 4).is_err() && plan(4, 0).is_err() && plan(70_000, 4).is_ok());
         assert!(swiglu(65_536, 32, true, 10.0).is_err() && combine(1, 6, 4096).is_ok());
     }

@@ -270,7 +270,11 @@ fn stored_and_routed(n: usize, key: &Row) -> Result<Vec<Item>> {
         used: USED,
         scale: 1.5,
         counted: true,
-        units: true,
+        units: match n {
+            1 => route::Units::Slots,
+            2..=route::PLANNED => route::Units::Planned(tiled::WIDE),
+            _ => route::Units::Later,
+        },
     };
     items.push(Item::new(
         format!("route_top_k, {n} rows"),

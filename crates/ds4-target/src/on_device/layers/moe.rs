@@ -72,13 +72,18 @@ impl<R: Driver> Pass<'_, R> {
             s.units.rows(0, slots, route::UNIT_BYTES),
             s.order.rows(0, slots, 4),
         );
+        let units = match n {
+            1 => route::Units::Slots,
+            2..=route::PLANNED => route::Units::Planned(tiled::WIDE),
+            _ => route::Units::Later,
+        };
         let shape = route::Shape {
             n,
             experts: m.n_expert,
             used: m.n_used,
             scale: m.route_scale,
             counted: true,
-            units: n == 1,
+            units,
         };
         let logits = s.logits.rows(0, n, 4 * m.n_expert);
         let (call, mut given) = match w.routing {
@@ -90,10 +95,11 @@ impl<R: Driver> Pass<'_, R> {
             }
         };
         given.extend([chosen, weights, s.routed]);
-        given.extend((n == 1).then_some(list));
+        given.extend((units != route::Units::Later).then_some(list));
+        given.extend(matches!(units, route::Units::Planned(_)).then_some(order));
         self.gpu.put(&call, &given)?;
         let wide = if n == 1 { 1 } else { tiled::WIDE };
-        if n > 1 {
+        if units == route::Units::Later {
             let call = route::plan(slots, wide)?;
             self.gpu.put(&call, &[chosen, order, list])?;
         }
