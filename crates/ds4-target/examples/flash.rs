@@ -1,7 +1,8 @@
 //! The Flash model at full size with made-up weights (label synth) on a device: load, a few tokens held against
 //! the CPU bit by bit, then what passes cost.
 //!
-//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--steps N] [--depth N,N,..] [--span N]`. Shapes and names are
+//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
+//! [--clock N]`. `--compare 0` compares nothing; `--clock N` prints the N longest kernels of a step and of a chunk. Shapes and names are
 //! those of the released model (`gguf::fixture`); experts are FP2 (gate, up) and FP3 (down), what antirez's mix holds in
 //! Q8_0 is FP4_FAST, the rest is stored as there. All tensors of a format share one buffer of pseudo-random blocks with
 //! scales of a weight's usual size, so that the host holds a few gigabytes; a device gets every tensor of its own.
@@ -134,6 +135,8 @@ struct Args {
     compare: usize,
     steps: usize,
     depths: Vec<usize>,
+    widths: Vec<usize>,
+    clock: usize,
     options: Options,
 }
 
@@ -144,6 +147,8 @@ fn args() -> Result<Args> {
         compare: 3,
         steps: 50,
         depths: vec![64, 2048, 8192],
+        widths: vec![1, 2, 3, 4, 5, 6, 8],
+        clock: 0,
         options: Options {
             n_ctx: 16_384,
             n_seq_max: 2,
@@ -160,14 +165,19 @@ fn args() -> Result<Args> {
             "--compare" => a.compare = value.parse()?,
             "--steps" => a.steps = value.parse()?,
             "--span" => a.options.span_max = value.parse()?,
-            "--depth" => {
-                let depths = value.split(',').map(str::parse);
-                a.depths = depths.collect::<std::result::Result<_, _>>()?;
-            }
+            "--depth" => a.depths = numbers(&value)?,
+            "--widths" => a.widths = numbers(&value)?,
+            "--clock" => a.clock = value.parse()?,
             _ => return Err(format!("unknown option {name}").into()),
         }
     }
     Ok(a)
+}
+
+/// Numbers between commas.
+fn numbers(text: &str) -> Result<Vec<usize>> {
+    let all = text.split(',').map(str::parse);
+    Ok(all.collect::<std::result::Result<_, _>>()?)
 }
 
 fn main() -> Result<()> {
@@ -253,7 +263,7 @@ fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
     println!("loaded {bytes} bytes of weights in {seconds:.1} s");
     compare(&model, &mut t, a)?;
     for depth in &a.depths {
-        at_depth(&mut t, *depth, a.steps)?;
+        at_depth(&mut t, *depth, a)?;
     }
     println!("{:?}", t.counts());
     Ok(())
@@ -296,50 +306,113 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
     Err("the device differs from the CPU".into())
 }
 
-/// Prefill to a depth, then passes of 1 to 8 tokens there, their tokens drawn on the device.
-fn at_depth<R: Driver>(t: &mut DeviceTarget<R>, depth: usize, steps: usize) -> Result<()> {
+/// Prefill to a depth, then passes of the widths there, their tokens drawn on the device.
+fn at_depth<R: Driver>(t: &mut DeviceTarget<R>, depth: usize, a: &Args) -> Result<()> {
     let seq = t.open()?;
     let ids = ids(depth.max(16), 9);
-    let start = Instant::now();
+    let mut parts = Vec::new();
     for (at, part) in ids[..depth].chunks(t.info().span_max).enumerate() {
+        let start = Instant::now();
         let pos = at * t.info().span_max;
-        let mut s = span(
-            seq,
-            pos,
-            part.len(),
-            Want::Ids(Arc::new(SamplePlan::greedy())),
-        );
-        s.out = Out::Last;
-        let ticket = t.submit(part, &[s])?;
-        t.wait(ticket, None)?;
+        pass(t, seq, pos, part)?;
         t.commit(seq, (pos + part.len()) as u32);
+        parts.push((part.len() as f64, start.elapsed().as_secs_f64()));
     }
-    let seconds = start.elapsed().as_secs_f64();
-    println!("prefill of {depth}: {:.0} tokens/s", depth as f64 / seconds);
-    for q in [1usize, 2, 3, 4, 5, 6, 8] {
-        let mut times = Vec::new();
-        for i in 0..steps + 3 {
-            let start = Instant::now();
-            let want = Want::Ids(Arc::new(SamplePlan::greedy()));
-            // New tokens each time: the first layers route by token.
-            let tokens = &ids[(i * 3) % (ids.len() - q)..][..q];
-            let ticket = t.submit(tokens, &[span(seq, depth, q, want)])?;
-            t.wait(ticket, None)?;
-            t.commit(seq, depth as u32);
-            if i >= 3 {
-                times.push(start.elapsed().as_secs_f64());
-            }
+    let (tokens, seconds) = parts.iter().fold((0.0, 0.0), |a, p| (a.0 + p.0, a.1 + p.1));
+    let each: Vec<String> = parts.iter().map(|p| format!("{:.0}", p.0 / p.1)).collect();
+    let (rate, each) = (tokens / seconds, each.join(", "));
+    println!("prefill of {depth}: {rate:.0} tokens/s (chunk by chunk {each})");
+    for q in a.widths.iter().copied() {
+        width(t, seq, depth, q, a.steps)?;
+    }
+    if a.clock > 0 {
+        for q in [1, t.info().span_max] {
+            clocked(t, seq, depth, q, a.clock)?;
         }
-        times.sort_by(f64::total_cmp);
-        let at = |share: usize| 1e3 * times[(times.len() - 1) * share / 4];
-        println!(
-            "  depth {depth}, {q} tokens: median {:.3} ms ({:.3} to {:.3}), {:.1} passes/s",
-            at(2),
-            at(1),
-            at(3),
-            1e3 / at(2)
-        );
     }
     t.close(seq);
+    Ok(())
+}
+
+/// One pass of `tokens`, the last one's successor drawn on the device.
+fn pass<R: Driver>(
+    t: &mut DeviceTarget<R>,
+    seq: SeqId,
+    pos: usize,
+    tokens: &[TokenId],
+) -> Result<()> {
+    let want = Want::Ids(Arc::new(SamplePlan::greedy()));
+    let mut s = span(seq, pos, tokens.len(), want);
+    s.out = Out::Last;
+    let ticket = t.submit(tokens, &[s])?;
+    t.wait(ticket, None)?;
+    Ok(())
+}
+
+/// Times of passes of `q` tokens.
+fn width<R: Driver>(
+    t: &mut DeviceTarget<R>,
+    seq: SeqId,
+    depth: usize,
+    q: usize,
+    steps: usize,
+) -> Result<()> {
+    let ids = ids(depth.max(16), 9);
+    let mut times = Vec::new();
+    for i in 0..steps + 3 {
+        let start = Instant::now();
+        let want = Want::Ids(Arc::new(SamplePlan::greedy()));
+        // New tokens each time: the first layers route by token.
+        let tokens = &ids[(i * 3) % (ids.len() - q)..][..q];
+        let ticket = t.submit(tokens, &[span(seq, depth, q, want)])?;
+        t.wait(ticket, None)?;
+        t.commit(seq, depth as u32);
+        if i >= 3 {
+            times.push(start.elapsed().as_secs_f64());
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |share: usize| 1e3 * times[(times.len() - 1) * share / 4];
+    println!(
+        "  depth {depth}, {q} tokens: median {:.3} ms ({:.3} to {:.3}), {:.1} passes/s",
+        at(2),
+        at(1),
+        at(3),
+        1e3 / at(2)
+    );
+    Ok(())
+}
+
+/// The longest kernels of the second pass of `q` tokens.
+fn clocked<R: Driver>(
+    t: &mut DeviceTarget<R>,
+    seq: SeqId,
+    depth: usize,
+    q: usize,
+    most: usize,
+) -> Result<()> {
+    let ids = ids(q, 11);
+    pass(t, seq, depth, &ids)?;
+    t.commit(seq, depth as u32);
+    t.clock()?;
+    pass(t, seq, depth, &ids)?;
+    t.commit(seq, depth as u32);
+    let all = t.clocked()?;
+    let launches: u64 = all.iter().map(|c| c.launches).sum();
+    let millis: f64 = all.iter().map(|c| c.millis).sum();
+    println!(
+        "  kernels at depth {depth}, {q} tokens: {launches} launches, {millis:.3} ms with gaps"
+    );
+    for c in all.iter().take(most) {
+        let [x, y, z] = c.grid;
+        println!(
+            "    {:<24} {:>17} {:>4} launches {:>9.3} ms, {:>8.1} us each",
+            c.kernel,
+            format!("{x}x{y}x{z}"),
+            c.launches,
+            c.millis,
+            1e3 * c.millis / c.launches as f64
+        );
+    }
     Ok(())
 }

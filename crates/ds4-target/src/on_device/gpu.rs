@@ -11,6 +11,7 @@ use ds4_kernels::launch::Call;
 use ds4_kernels::run::Kernels;
 
 use super::arena::{Arena, Layout, Slot};
+use super::clock::Clock;
 
 /// Pinned slots of a ring.
 const SLOTS: usize = 4;
@@ -25,6 +26,8 @@ pub(crate) struct Gpu<R: Driver> {
     arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
     staging: Option<Staging<R>>,
+    /// Times launches while there is one.
+    pub(crate) clock: Option<Clock<R>>,
 }
 
 impl<R: Driver> Gpu<R> {
@@ -35,6 +38,7 @@ impl<R: Driver> Gpu<R> {
             kernels,
             arenas: None,
             staging: None,
+            clock: None,
         })
     }
 
@@ -79,7 +83,11 @@ impl<R: Driver> Gpu<R> {
         let views = slots.iter().map(|s| self.view(*s));
         let views = views.collect::<Result<Vec<_>, _>>()?;
         let views: Vec<&View<R>> = views.iter().collect();
-        self.kernels.put(&self.stream, call, &views)
+        self.kernels.put(&self.stream, call, &views)?;
+        match &mut self.clock {
+            Some(clock) => clock.after(call, &self.stream),
+            None => Ok(()),
+        }
     }
 
     /// Copies a slot over another of the same length.
@@ -140,7 +148,7 @@ impl<R: Driver> Gpu<R> {
             let Some(room) = pinned.bytes_mut().get_mut(..part.len()) else {
                 return Err(too_long(part.len(), ring));
             };
-            room.copy_from_slice(part);
+            copy(part, room);
             let to = to.part((i * each) as u64, part.len() as u64)?;
             pinned.upload(&self.stream, &to)?;
         }
@@ -153,6 +161,24 @@ impl<R: Driver> Gpu<R> {
             message: "every staging slot is in use".into(),
         })
     }
+}
+
+/// Bytes from which a copy is shared among threads: one thread fills pinned memory slower than a device empties it.
+const SHARED: usize = 4 << 20;
+/// Threads of a shared copy.
+const COPIERS: usize = 4;
+
+/// Copies into room of the same length.
+fn copy(from: &[u8], to: &mut [u8]) {
+    if from.len() < SHARED {
+        return to.copy_from_slice(from);
+    }
+    let each = from.len().div_ceil(COPIERS);
+    std::thread::scope(|scope| {
+        for (from, to) in from.chunks(each).zip(to.chunks_mut(each)) {
+            scope.spawn(move || to.copy_from_slice(from));
+        }
+    });
 }
 
 fn too_long<R: Driver>(got: usize, ring: &Staging<R>) -> KernelError {

@@ -7,6 +7,7 @@
 //! Must not know: vendors, drafters, who runs it.
 
 mod arena;
+mod clock;
 mod draws;
 mod gpu;
 mod graphs;
@@ -19,5 +20,6 @@ mod target;
 mod upload;
 mod weights;
 
+pub use clock::Clocked;
 pub use graphs::GraphCounts;
 pub use target::{Counts, DeviceTarget, Settings};

@@ -15,6 +15,7 @@ use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
 use super::arena::Arena;
+use super::clock::{Clock, Clocked};
 use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
 use super::graphs::{GraphCounts, Graphs, Shape};
@@ -177,6 +178,26 @@ impl<R: Driver> DeviceTarget<R> {
         Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
+    /// From here on passes are launched one by one and each launch is timed, until [`Self::clocked`].
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn clock(&mut self) -> Result<(), Fault> {
+        let clock = Clock::new(&self.gpu.stream).map_err(|e| self.lost(&e))?;
+        self.gpu.clock = Some(clock);
+        Ok(())
+    }
+
+    /// Ends the timing: what launches took since [`Self::clock`], by kernel and grid, the longest first; nothing if
+    /// it was not begun.
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
+        let read = self.gpu.clock.take().map_or(Ok(Vec::new()), Clock::read);
+        read.map_err(|e| self.lost(&e))
+    }
+
     /// Fills everything that is not state of an open sequence with NaN patterns; for tests. Open sequences lose
     /// their rows.
     ///
@@ -273,10 +294,11 @@ impl<R: Driver> DeviceTarget<R> {
         let tapped = self.tapped(spans, part);
         let (n, rows) = (part.tokens.len(), part.out.len());
         let most = self.scratch.sizes.head;
-        let graph = self.graphs.take(n) && rows <= most;
+        let short = self.graphs.take(n) && rows <= most;
+        let graph = short && self.gpu.clock.is_none();
         let pos = &self.batch.pos[part.tokens.clone()];
-        let bound = match graph {
-            // A captured launch serves every position.
+        let bound = match short {
+            // A captured launch serves every position; a timed one has its grid.
             true => self.options.n_ctx,
             false => pos.iter().max().map_or(1, |p| *p as usize + 1),
         };

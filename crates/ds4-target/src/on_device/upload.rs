@@ -1,5 +1,9 @@
 //! Weights into their slots: once, through pinned memory, put into tile order on the device.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
 use device::driver::Driver;
 use device::{Place, View};
 use ds4_kernels::KernelError;
@@ -20,13 +24,80 @@ pub(crate) fn extra(plan: &Plan<'_>) -> u64 {
     RAW.max(plan.largest_matrix())
 }
 
-/// Uploads everything. `progress` hears of bytes done and bytes in all.
+/// Threads that check blocks ahead of the copies.
+const CHECKERS: usize = 8;
+
+/// Uploads everything; blocks are checked on threads ahead of the copies. `progress` hears of bytes done and bytes in
+/// all.
 ///
 /// # Errors
-/// `BadBlocks` for a scale byte that no writer produces, `Kernel`.
+/// `BadBlocks` for a scale byte that no writer produces (of the first such tensor), `Kernel`.
 pub(crate) fn run<R: Driver>(
     gpu: &mut Gpu<R>,
     plan: &Plan<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), LoadError> {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let (report, reports) = mpsc::channel();
+        let threads = thread::available_parallelism().map_or(1, |n| n.get().min(CHECKERS));
+        for _ in 0..threads {
+            let (report, next) = (report.clone(), &next);
+            scope.spawn(move || {
+                let take = || plan.items.get(next.fetch_add(1, Ordering::Relaxed));
+                while let Some((slot, what)) = take() {
+                    // Nobody listens once the upload has failed.
+                    if report.send((slot.start, check(what))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(report);
+        upload(gpu, plan, &mut Verdicts::new(reports), progress)
+    })
+}
+
+/// What the checks found, by the start of an item's slot.
+struct Verdicts {
+    reports: Receiver<(u64, Result<(), LoadError>)>,
+    early: Vec<(u64, Result<(), LoadError>)>,
+}
+
+impl Verdicts {
+    fn new(reports: Receiver<(u64, Result<(), LoadError>)>) -> Self {
+        Self {
+            reports,
+            early: Vec::new(),
+        }
+    }
+
+    /// Waits for an item's.
+    fn of(&mut self, slot: Slot) -> Result<(), LoadError> {
+        if let Some(at) = self
+            .early
+            .iter()
+            .position(|(start, _)| *start == slot.start)
+        {
+            return self.early.swap_remove(at).1;
+        }
+        for (start, verdict) in &self.reports {
+            if start == slot.start {
+                return verdict;
+            }
+            self.early.push((start, verdict));
+        }
+        Err(LoadError::Kernel(KernelError::Runtime {
+            runtime: "device",
+            message: "a check of weights ended without a result".into(),
+        }))
+    }
+}
+
+fn upload<R: Driver>(
+    gpu: &mut Gpu<R>,
+    plan: &Plan<'_>,
+    verdicts: &mut Verdicts,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), LoadError> {
     let raw = gpu.device().alloc(Place::Device, extra(plan));
@@ -34,17 +105,12 @@ pub(crate) fn run<R: Driver>(
     let total = plan.items.iter().map(|(slot, _)| slot.len).sum();
     let mut done = 0;
     for (slot, what) in &plan.items {
+        verdicts.of(*slot)?;
         match what {
             What::Floats(values) => gpu.write(bytemuck::cast_slice(values), *slot)?,
             What::Words(values) => gpu.write(bytemuck::cast_slice(values), *slot)?,
-            What::File(tensor) => {
-                check(tensor)?;
-                gpu.write(tensor.bytes(), *slot)?;
-            }
-            What::Tiles(tensor, stack) => {
-                check(tensor)?;
-                tiles(gpu, tensor, stack, *slot, &raw.view())?;
-            }
+            What::File(tensor) => gpu.write(tensor.bytes(), *slot)?,
+            What::Tiles(tensor, stack) => tiles(gpu, tensor, stack, *slot, &raw.view())?,
         }
         done += slot.len;
         progress(done, total);
@@ -54,7 +120,11 @@ pub(crate) fn run<R: Driver>(
 }
 
 /// The kernels take scale bytes as they are.
-fn check(tensor: &Tensor) -> Result<(), LoadError> {
+fn check(what: &What<'_>) -> Result<(), LoadError> {
+    let tensor = match what {
+        What::Floats(_) | What::Words(_) => return Ok(()),
+        What::File(tensor) | What::Tiles(tensor, _) => tensor,
+    };
     validate_row_data(tensor.format, tensor.bytes()).map_err(|why| LoadError::BadBlocks {
         tensor: tensor.name.to_string(),
         why,

@@ -1,0 +1,70 @@
+//! A clock of launches: an event behind each, so that a pass can be told apart by kernel. Launches are not replayed as
+//! a graph then, and what lies between two events holds a launch's gap too: shares are meant, not sums.
+//!
+//! Must not know: what is launched.
+
+use device::driver::Driver;
+use device::{Event, Stream};
+use ds4_kernels::KernelError;
+use ds4_kernels::launch::Call;
+
+/// The launches of one kernel with one grid.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clocked {
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Launches.
+    pub launches: u64,
+    /// Milliseconds of all of them, gaps included.
+    pub millis: f64,
+}
+
+/// Events between launches.
+#[derive(Debug)]
+pub(crate) struct Clock<R: Driver> {
+    start: Event<R>,
+    launches: Vec<(&'static str, [u32; 3], Event<R>)>,
+}
+
+impl<R: Driver> Clock<R> {
+    pub(crate) fn new(stream: &Stream<R>) -> Result<Self, KernelError> {
+        Ok(Self {
+            start: stream.record_timed()?,
+            launches: Vec::new(),
+        })
+    }
+
+    /// Marks the end of a launch.
+    pub(crate) fn after(&mut self, call: &Call, stream: &Stream<R>) -> Result<(), KernelError> {
+        let event = stream.record_timed()?;
+        self.launches.push((call.kernel, call.grid, event));
+        Ok(())
+    }
+
+    /// Waits for the launches; those of a kernel and grid together, the longest first.
+    pub(crate) fn read(self) -> Result<Vec<Clocked>, KernelError> {
+        let mut all: Vec<Clocked> = Vec::new();
+        let mut before = self.start;
+        for (kernel, grid, event) in self.launches {
+            event.wait()?;
+            let millis = f64::from(event.millis_since(&before)?);
+            before = event;
+            let known = all
+                .iter_mut()
+                .find(|c| (c.kernel, c.grid) == (kernel, grid));
+            match known {
+                Some(c) => (c.launches, c.millis) = (c.launches + 1, c.millis + millis),
+                None => all.push(Clocked {
+                    kernel,
+                    grid,
+                    launches: 1,
+                    millis,
+                }),
+            }
+        }
+        all.sort_by(|a, b| b.millis.total_cmp(&a.millis));
+        Ok(all)
+    }
+}
