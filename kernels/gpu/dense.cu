@@ -1,12 +1,17 @@
 // Matrices of f32, f16 and bf16 (router, hyper-connections, compressors, indexer, embeddings) times one
 // to eight f32 activation rows: contract rule 4.
 //
-// dense_{f32,f16,bf16}_{1,2,4,8}: up to that many activation rows, the grid's y over more of them
+// dense_{f32,f16,bf16}_{1,2,4,8}: up to that many activation rows; _many: any number of them, eight a block;
+// _few_{1,2,4,8}: matrices of few rows, where blocks of the others would leave most of a device without work
 //   formula  y[c][row] = dot(W[row], x[c]); weights widen exactly
 //   shapes   W [m][k] in file order, aligned to its element; x [cols][k] f32, y [cols][m] f32
-//   launch   8 warps a block, a warp one segment of 512 of 8 / C rows; a block holds the 8 segments of its
-//            rows or, if there are at most 4, 2, 1, as many times the rows; more take several passes
-//   cost     the bytes of W once for each y of the grid; 2 flops a weight and column; bound by memory
+//   launch   grid (ceil(m / rows of a block), ceil(cols / C)); a warp one segment of 512 of R rows and C columns, a
+//            block the segments of its rows or, if they are fewer than its warps, 2, 4, .. times the rows; more
+//            segments than warps take several passes.
+//              C = 1: R = 8, C = 2, 4, 8: R = 4, many: R = 8, C = 8; all of 256 threads
+//              few: R = 1, 1,024 threads, so that 32 segments are read at once
+//   cost     the bytes of W once for each y of the grid; 2 flops a weight and column. A lane loads R weights and C
+//            activations for R * C fmas: with R = 1 and C = 8 loads from the L1 bind it, hence R = 4 and 8
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
 #include "fourspark.h"
 #include "fs_math.h"
@@ -20,28 +25,40 @@ FS_DEVICE float dense_weight(const u8* w, u64 at) {
   return fs_f32((u32)((const u16*)w)[at] << 16);
 }
 
-static constexpr int DENSE_OUTPUTS = 8;  // of a warp: rows times columns
-
-struct DenseShared {
-  float part[8][DENSE_OUTPUTS];
+// Of a warp with R rows and C columns; sums over lanes are made eight at a time.
+template <int R, int C>
+struct DenseOutputs {
+  static constexpr int N = R * C < 8 ? 8 : R * C;
 };
 
-// One segment of R = 8 / C rows and C columns: partial sums by k mod 32.
-template <int T, int C>
-FS_DEVICE void dense_segment(float (&p)[DENSE_OUTPUTS], const u8* w, const float* x, i32 row0, i32 col0, i32 segment, i32 m, i32 k, i32 cols) {
-  constexpr int R = DENSE_OUTPUTS / C;
+template <int WARPS, int OUTPUTS>
+struct DenseShared {
+  float part[WARPS][OUTPUTS];
+};
+
+// log2 of the smallest power of two that is at least n, at most that of `most`, which is one.
+FS_DEVICE i32 dense_log2(i32 n, i32 most) {
+  i32 log2 = 0;
+  while (1 << log2 < n && 1 << log2 < most) log2++;
+  return log2;
+}
+
+// One segment of R rows and C columns: partial sums by k mod 32. FULL: all of it is inside. Rows and columns past the
+// last repeat it.
+template <int T, int R, int C, int OUTPUTS, bool FULL>
+FS_DEVICE void dense_segment(float (&p)[OUTPUTS], const u8* w, const float* x, i32 row0, i32 col0, i32 segment, i32 m, i32 k, i32 cols) {
   u64 line[R], column[C];
-  FS_UNROLL for (int r = 0; r < R; r++) line[r] = (u64)(row0 + r < m ? row0 + r : m - 1) * (u64)k;
-  FS_UNROLL for (int c = 0; c < C; c++) column[c] = (u64)(col0 + c < cols ? col0 + c : cols - 1) * (u64)k;
-  FS_UNROLL for (int i = 0; i < DENSE_OUTPUTS; i++) p[i] = 0.0f;
+  const u64 first = (u64)segment * FS_SEGMENT + fs_lane();
+  FS_UNROLL for (int r = 0; r < R; r++) line[r] = (u64)(row0 + r < m ? row0 + r : m - 1) * (u64)k + (FULL ? first : 0);
+  FS_UNROLL for (int c = 0; c < C; c++) column[c] = (u64)(col0 + c < cols ? col0 + c : cols - 1) * (u64)k + (FULL ? first : 0);
+  FS_UNROLL for (int i = 0; i < OUTPUTS; i++) p[i] = 0.0f;
   FS_UNROLL for (i32 i = 0; i < FS_SEGMENT / 32; i++) {
-    const i32 at = segment * FS_SEGMENT + i * 32 + (i32)fs_lane();
-    const bool inside = at < k;
-    const u64 safe = (u64)(inside ? at : k - 1);
+    const bool inside = FULL || first + (u64)(i * 32) < (u64)k;
+    const u64 at = FULL ? (u64)(i * 32) : inside ? first + (u64)(i * 32) : (u64)(k - 1);
     float xs[C];
-    FS_UNROLL for (int c = 0; c < C; c++) xs[c] = x[column[c] + safe];
+    FS_UNROLL for (int c = 0; c < C; c++) xs[c] = x[column[c] + at];
     FS_UNROLL for (int r = 0; r < R; r++) {
-      const float ws = dense_weight<T>(w, line[r] + safe);
+      const float ws = dense_weight<T>(w, line[r] + at);
       FS_UNROLL for (int c = 0; c < C; c++) {
         const float next = fs_fma(ws, xs[c], p[r * C + c]);
         p[r * C + c] = inside ? next : p[r * C + c];
@@ -50,40 +67,63 @@ FS_DEVICE void dense_segment(float (&p)[DENSE_OUTPUTS], const u8* w, const float
   }
 }
 
-template <int T, int C>
-FS_DEVICE void dense(DenseShared& sh, const u8* w, const float* x, float* y, i32 m, i32 k, i32 cols) {
-  constexpr int R = DENSE_OUTPUTS / C;
-  const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = fs_slots_log2(segments), slots = 8 >> log2;
+// A segment's sums over lanes into `part`.
+template <int OUTPUTS>
+FS_DEVICE void dense_fold(float (&part)[OUTPUTS], const float (&p)[OUTPUTS]) {
+  FS_UNROLL for (int g = 0; g < OUTPUTS / 8; g++) {
+    float eight[8];
+    FS_UNROLL for (int i = 0; i < 8; i++) eight[i] = p[g * 8 + i];
+    const float sum = fs_fold_eight(eight);
+    if (fs_lane() % 4 == 0) part[g * 8 + (i32)fs_lane() / 4] = sum;
+  }
+}
+
+template <int T, int WARPS, int R, int C>
+FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const u8* w, const float* x, float* y, i32 m, i32 k, i32 cols) {
+  constexpr int OUTPUTS = DenseOutputs<R, C>::N, MINE = (WARPS * OUTPUTS + WARPS * 32 - 1) / (WARPS * 32);
+  const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = dense_log2(segments, WARPS), slots = WARPS >> log2;
   const i32 warp = (i32)fs_warp(), row0 = ((i32)fs_bid_x() * slots + (warp >> log2)) * R, col0 = (i32)fs_bid_y() * C;
-  float total = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
-  for (i32 pass = 0; pass < segments; pass += 8) {
+  float total[MINE];
+  FS_UNROLL for (int n = 0; n < MINE; n++) total[n] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
+  for (i32 pass = 0; pass < segments; pass += WARPS) {
     const i32 segment = pass + (warp & ((1 << log2) - 1));
-    if (row0 < m && segment < segments) {
-      float p[DENSE_OUTPUTS];
-      dense_segment<T, C>(p, w, x, row0, col0, segment, m, k, cols);
-      const float sum = fs_fold_eight(p);
-      if (fs_lane() % 4 == 0) sh.part[warp][fs_lane() / 4] = sum;
+    if (row0 < m && segment < segments) {  // the same for a warp
+      float p[OUTPUTS];
+      if ((segment + 1) * FS_SEGMENT <= k)
+        dense_segment<T, R, C, OUTPUTS, true>(p, w, x, row0, col0, segment, m, k, cols);
+      else
+        dense_segment<T, R, C, OUTPUTS, false>(p, w, x, row0, col0, segment, m, k, cols);
+      dense_fold<OUTPUTS>(sh.part[warp], p);
     }
     fs_barrier();
-    const i32 here = segments - pass < 8 ? segments - pass : 8, o = (i32)fs_tid();
-    if (o < slots * DENSE_OUTPUTS) {
-      const i32 slot = o / DENSE_OUTPUTS, i = o % DENSE_OUTPUTS;
-      for (i32 s = 0; s < here; s++) total = fs_add(total, sh.part[(slot << log2) + s][i]);
+    const i32 here = segments - pass < WARPS ? segments - pass : WARPS;
+    FS_UNROLL for (int n = 0; n < MINE; n++) {
+      const i32 o = (i32)fs_tid() + n * WARPS * 32, slot = o / OUTPUTS, i = o % OUTPUTS;
+      if (slot >= slots || i >= R * C) continue;
+      for (i32 s = 0; s < here; s++) total[n] = fs_add(total[n], sh.part[(slot << log2) + s][i]);
       const i32 row = ((i32)fs_bid_x() * slots + slot) * R + i / C, col = col0 + i % C;
-      if (pass + here == segments && row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = total;
+      if (pass + here == segments && row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = total[n];
     }
     fs_barrier();
   }
 }
 
-#define DENSE(type, T, C)                                                                                          \
-  FS_KERNEL(dense_##type##_##C, 256, 2)(const u8* FS_RESTRICT w, const float* FS_RESTRICT x, float* FS_RESTRICT y, \
-                                        i32 m, i32 k, i32 cols) {                                                  \
-    FS_SHARED(DenseShared, sh);                                                                                    \
-    dense<T, C>(sh, w, x, y, m, k, cols);                                                                          \
-  }                                                                                                                \
-  FS_EXPORT(dense_##type##_##C, 256)
-#define DENSE_ALL(type, T) DENSE(type, T, 1) DENSE(type, T, 2) DENSE(type, T, 4) DENSE(type, T, 8)
+template <int WARPS, int R, int C>
+using DenseOf = DenseShared<WARPS, DenseOutputs<R, C>::N>;
+
+#define DENSE(name, T, WARPS, R, C, occupancy)                                                                            \
+  FS_KERNEL(dense_##name, WARPS * 32, occupancy)(const u8* FS_RESTRICT w, const float* FS_RESTRICT x, float* FS_RESTRICT y, \
+                                                 i32 m, i32 k, i32 cols) {                                                \
+    typedef DenseOf<WARPS, R, C> Shared;                                                                                  \
+    FS_SHARED(Shared, sh);                                                                                                \
+    dense<T, WARPS, R, C>(sh, w, x, y, m, k, cols);                                                                       \
+  }                                                                                                                       \
+  FS_EXPORT(dense_##name, WARPS * 32)
+#define DENSE_ALL(type, T)                                                                                                \
+  DENSE(type##_1, T, 8, 8, 1, 2) DENSE(type##_2, T, 8, 4, 2, 2) DENSE(type##_4, T, 8, 4, 4, 2) DENSE(type##_8, T, 8, 4, 8, 2) \
+  DENSE(type##_many, T, 8, 8, 8, 1)                                                                                       \
+  DENSE(type##_few_1, T, 32, 1, 1, 1) DENSE(type##_few_2, T, 32, 1, 2, 1)                                                 \
+  DENSE(type##_few_4, T, 32, 1, 4, 1) DENSE(type##_few_8, T, 32, 1, 8, 1)
 
 DENSE_ALL(f32, DENSE_F32)
 DENSE_ALL(f16, DENSE_F16)

@@ -260,6 +260,29 @@ fn replayed_passes_equal_the_cpu() {
 }
 
 #[test]
+fn a_timed_pass_is_launched_one_by_one_and_equals_the_cpu() {
+    let mut both = Both::graphs(&cpu_device(), &options(), 4);
+    let tokens = ids(5, 29);
+    let seq = both.started(&tokens[..2]);
+    both.feed(seq, &tokens[2..3], Out::All);
+    both.feed(seq, &tokens[3..4], Out::All);
+    assert_eq!(both.device.clocked().unwrap(), [], "not begun");
+    let before = both.device.counts();
+    both.device.clock().unwrap();
+    both.feed(seq, &tokens[4..5], Out::All);
+    let clocked = both.device.clocked().unwrap();
+    let after = both.device.counts();
+    assert_eq!(after.graphs, before.graphs, "nothing was replayed");
+    let launches: u64 = clocked.iter().map(|c| c.launches).sum();
+    assert_eq!(launches, after.launches - before.launches);
+    let merges = clocked.iter().filter(|c| c.kernel == "attend_merge");
+    let merges: u64 = merges.map(|c| c.launches).sum();
+    assert_eq!(merges, both.device.info().n_layer as u64, "one a layer");
+    assert!(clocked.iter().all(|c| c.millis >= 0.0));
+    both.same_state(seq, "after a timed pass");
+}
+
+#[test]
 fn tokens_drawn_on_the_device_are_those_of_the_sampler() {
     let mut both = Both::graphs(&cpu_device(), &options(), 4);
     let ids = ids(40, 8);

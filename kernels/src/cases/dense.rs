@@ -23,7 +23,7 @@ fn weights(format: Format, count: usize, noise: &mut Noise) -> Vec<u8> {
     out
 }
 
-/// Every format; rows 1, 8, 9 and 256; segments full, short and many.
+/// Every format; columns 1, 2, 8, 9 and 256; few and many rows; segments full, short and many.
 ///
 /// # Errors
 /// A failed launch.
@@ -36,12 +36,23 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         (9, 4096, 2),
         (5, 8200, 1),
         (12, 96, 256),
+        (6, 17_000, 4),
+        (515, 544, 1),
+        (517, 1056, 2),
+        (513, 33, 3),
+        (515, 1024, 8),
+        (514, 96, 9),
+        (3, 4608, 17),
     ];
     if depth == Depth::Full {
         shapes.extend([
             (256, 4096, 256),
             (1003, 4096, 8),
+            (24, 16_384, 1),
+            (24, 16_384, 6),
             (24, 16_384, 9),
+            (1024, 4096, 4),
+            (1024, 4096, 256),
             (4096, 1024, 1),
         ]);
     }
