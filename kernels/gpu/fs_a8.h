@@ -32,3 +32,11 @@ FS_DEVICE fs_a8_value fs_a8_block(float v) {
   const u32 low = fs_lane() < 16 ? (u32)sum : other, high = fs_lane() < 16 ? other : (u32)sum;
   return fs_a8_value{r, fs_a8_meta{scale, (low & 0xffffu) | high << 16}};
 }
+
+// Stores a lane's value as its place in activation blocks and, if asked for, as f32.
+FS_DEVICE void fs_a8_store(float h, u64 at, i8* h_q, fs_a8_meta* h_meta, float* h_f32) {
+  const fs_a8_value v = fs_a8_block(h);
+  h_q[at] = (i8)v.q;
+  if (fs_lane() == 0) h_meta[at / 32] = v.meta;
+  if (h_f32) h_f32[at] = h;
+}

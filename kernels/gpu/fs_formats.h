@@ -40,19 +40,31 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
   return code & 8 ? -magnitude : magnitude;
 }
 
+// A format F: WORDS of codes, SCALES bytes, FILE bytes a file block; TWO: a scale for each half; NARROW: scales of
+// 4 significant bits from 2^-10 up, so that a scale times an exact dot is exact. eight(p, j): elements 8 j .. 8 j + 7
+// as signed bytes from PARTS words, word part(j, i) as p[i].
+
 // 32 signed bytes of a block, in element order.
 struct FsLevels {
   u32x2 eight[4];
 };
 
-struct FsFp4Fast {
-  static constexpr int WORDS = 4, SCALES = 1, FILE = 17;
-  static constexpr bool TWO = false;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_sign_magnitude(w[j], 0x0a080604u, 0x03020100u);
-    return v;
+template <class F>
+FS_DEVICE FsLevels fs_levels(const u32 (&words)[F::WORDS], u32 table) {
+  FsLevels v;
+  FS_UNROLL for (u32 j = 0; j < 4; j++) {
+    u32 p[F::PARTS];
+    FS_UNROLL for (u32 i = 0; i < F::PARTS; i++) p[i] = words[F::part(j, i)];
+    v.eight[j] = F::eight(p, j, table);
   }
+  return v;
+}
+
+struct FsFp4Fast {
+  static constexpr int WORDS = 4, PARTS = 1, SCALES = 1, FILE = 17;
+  static constexpr bool TWO = false, NARROW = true;
+  FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_sign_magnitude(p[0], 0x0a080604u, 0x03020100u); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[16]; }
@@ -64,9 +76,10 @@ struct FsFp4Fast {
 
 // FsFp4Fast with a scale for each half.
 struct FsFp4 {
-  static constexpr int WORDS = 4, SCALES = 2, FILE = 18;
-  static constexpr bool TWO = true;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) { return FsFp4Fast::levels(w, table); }
+  static constexpr int WORDS = 4, PARTS = 1, SCALES = 2, FILE = 18;
+  static constexpr bool TWO = true, NARROW = true;
+  FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::eight(p, j, table); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw & 255), fs_ue4m3(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[16] | (u32)b[17] << 8; }
@@ -77,13 +90,10 @@ struct FsFp4 {
 };
 
 struct FsMxfp4 {
-  static constexpr int WORDS = 4, SCALES = 1, FILE = 17;
-  static constexpr bool TWO = false;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_e2m1_twice_eight(w[j]);
-    return v;
-  }
+  static constexpr int WORDS = 4, PARTS = 1, SCALES = 1, FILE = 17;
+  static constexpr bool TWO = false, NARROW = false;
+  FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_e2m1_twice_eight(p[0]); }
   // Half of the e8m0 number, because levels are doubled.
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f32(raw < 2 ? 0x00200000u << raw : (raw - 1) << 23), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b + 1, j); }
@@ -96,12 +106,11 @@ struct FsMxfp4 {
 
 // The table holds the four levels (dialects Signed and S40); bit 7 of a scale byte negates its half.
 struct FsFp2 {
-  static constexpr int WORDS = 2, SCALES = 2, FILE = 10;
-  static constexpr bool TWO = true;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = fs_pick_nibbles(0, table, w[j / 2] >> (j % 2 * 2) & 0x33333333u);
-    return v;
+  static constexpr int WORDS = 2, PARTS = 1, SCALES = 2, FILE = 10;
+  static constexpr bool TWO = true, NARROW = true;
+  FS_DEVICE_STATIC u32 part(u32 j, u32) { return j / 2; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) {
+    return fs_pick_nibbles(0, table, p[0] >> (j % 2 * 2) & 0x33333333u);
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3_signed(raw & 255), fs_ue4m3_signed(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) { return (u32)b[e / 4] >> (e % 4 * 2) & 3; }
@@ -120,15 +129,12 @@ struct FsFp2 {
 };
 
 struct FsFp3 {
-  static constexpr int WORDS = 3, SCALES = 2, FILE = 14;
-  static constexpr bool TWO = true;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) {
-      const u32 low = w[j / 2] >> (j % 2 * 2) & 0x33333333u, high = w[2] >> j & 0x11111111u;
-      v.eight[j] = fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2);
-    }
-    return v;
+  static constexpr int WORDS = 3, PARTS = 2, SCALES = 2, FILE = 14;
+  static constexpr bool TWO = true, NARROW = true;
+  FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return i == 0 ? j / 2 : 2; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32) {
+    const u32 low = p[0] >> (j % 2 * 2) & 0x33333333u, high = p[1] >> j & 0x11111111u;
+    return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2);
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp2::scale(raw); }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
@@ -153,13 +159,10 @@ struct FsFp3 {
 };
 
 struct FsQ8 {
-  static constexpr int WORDS = 8, SCALES = 2, FILE = 34;
-  static constexpr bool TWO = false;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) v.eight[j] = u32x2{w[2 * j], w[2 * j + 1]};
-    return v;
-  }
+  static constexpr int WORDS = 8, PARTS = 2, SCALES = 2, FILE = 34;
+  static constexpr bool TWO = false, NARROW = false;
+  FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return 2 * j + i; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return u32x2{p[0], p[1]}; }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f16((u16)raw), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_bytes(b + 2 + 4 * j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[0] | (u32)b[1] << 8; }
@@ -171,8 +174,8 @@ struct FsQ8 {
 
 // Sign and five bits of magnitude. The table holds the byte of code 32, the negative zero: 0, or -32.
 struct FsFp6 {
-  static constexpr int WORDS = 6, SCALES = 2, FILE = 26;
-  static constexpr bool TWO = true;
+  static constexpr int WORDS = 6, PARTS = 2, SCALES = 2, FILE = 26;
+  static constexpr bool TWO = true, NARROW = true;
   // Four codes: their low four bits and their high two, a byte each.
   FS_DEVICE_STATIC u32 four(u32 low, u32 high, u32 table) {
     const u32 magnitude = low | (high & 0x01010101u) << 4, sign = high >> 1 & 0x01010101u, mask = (sign << 8) - sign;
@@ -180,14 +183,11 @@ struct FsFp6 {
     const u32 some = (magnitude + 0x7f7f7f7fu) >> 7 & 0x01010101u;
     return (magnitude & ~mask) | (negative & mask) | (sign & ~some) * table;
   }
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) {
-    FsLevels v;
-    FS_UNROLL for (int j = 0; j < 4; j++) {
-      const u32 high = w[4 + j / 2] >> (j % 2 * 2) & 0x33333333u;
-      const u32 even = four(w[j] & 0x0f0f0f0fu, high & 0x03030303u, table), odd = four(w[j] >> 4 & 0x0f0f0f0fu, high >> 4 & 0x03030303u, table);
-      v.eight[j] = u32x2{fs_pick(odd, even, 0x05010400u), fs_pick(odd, even, 0x07030602u)};
-    }
-    return v;
+  FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return i == 0 ? j : 4 + j / 2; }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) {
+    const u32 high = p[1] >> (j % 2 * 2) & 0x33333333u;
+    const u32 even = four(p[0] & 0x0f0f0f0fu, high & 0x03030303u, table), odd = four(p[0] >> 4 & 0x0f0f0f0fu, high >> 4 & 0x03030303u, table);
+    return u32x2{fs_pick(odd, even, 0x05010400u), fs_pick(odd, even, 0x07030602u)};
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp4::scale(raw); }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
@@ -212,9 +212,10 @@ struct FsFp6 {
 };
 
 struct FsFp8 {
-  static constexpr int WORDS = 8, SCALES = 1, FILE = 33;
-  static constexpr bool TWO = false;
-  FS_DEVICE_STATIC FsLevels levels(const u32 (&w)[WORDS], u32 table) { return FsQ8::levels(w, table); }
+  static constexpr int WORDS = 8, PARTS = 2, SCALES = 1, FILE = 33;
+  static constexpr bool TWO = false, NARROW = true;
+  FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return FsQ8::part(j, i); }
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsQ8::eight(p, j, table); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_bytes(b + 4 * j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[32]; }

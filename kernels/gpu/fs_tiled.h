@@ -94,7 +94,7 @@ FS_DEVICE void fs_tiled_segment(float (&acc)[Q], const FsTiled<F>& w, const FsTi
       u32 words[F::WORDS];
       FS_UNROLL for (int j = 0; j < F::WORDS; j++) words[j] = fs_word(group[i / 4].word[j], i % 4);
       const u32 raw = F::SCALES == 2 ? group[i / 4].scales[i % 4 / 2 % F::SCALES] >> (i % 2 * 16) & 0xffff : group[i / 4].scales[0] >> (i % 4 * 8) & 255;
-      const FsLevels levels = F::levels(words, table);
+      const FsLevels levels = fs_levels<F>(words, table);
       const f32x2 s = F::scale(raw);
       const i32 at = local + part * 4 + i;
       const bool inside = segment * FS_SEGMENT_BLOCKS + part * 4 + i < blocks;

@@ -108,14 +108,6 @@ FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, 
   }
 }
 
-// What a lane's h becomes: this row of activation blocks, and f32.
-FS_DEVICE void tiled_store(float h, u64 at, i8* h_q, fs_a8_meta* h_meta, float* h_f32) {
-  const fs_a8_value v = fs_a8_block(h);
-  h_q[at] = (i8)v.q;
-  if (fs_lane() == 0) h_meta[at / 32] = v.meta;
-  if (h_f32) h_f32[at] = h;
-}
-
 template <class F, int Q>
 FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
                              const u32* order, const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, i32 cols,
@@ -135,7 +127,7 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
       if (pass + here != w.segments) continue;
       float v = fs_swiglu(total[0], total[1], limit);
       if (weights) v = fs_mul(v, weights[my.slot(c)]);
-      tiled_store(v, my.slot(c) * (u64)m + (u64)(tile * 32) + fs_lane(), h_q, h_meta, h);
+      fs_a8_store(v, my.slot(c) * (u64)m + (u64)(tile * 32) + fs_lane(), h_q, h_meta, h);
     }
     fs_barrier();
   }

@@ -119,6 +119,21 @@ fn tiled_matrices_and_experts_equal_the_reference() {
 }
 
 #[test]
+fn grouped_products_equal_the_reference_on_nvidia_fragments() {
+    check(&cases::grouped::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
+}
+
+#[test]
+fn grouped_products_equal_the_reference_on_gfx11_fragments() {
+    check(&cases::grouped::run(&mut exec(1, Shape::Gfx11), Depth::Quick).unwrap());
+}
+
+#[test]
+fn grouped_products_equal_the_reference_on_gfx12_fragments() {
+    check(&cases::grouped::run(&mut exec(77, Shape::Gfx12), Depth::Quick).unwrap());
+}
+
+#[test]
 fn tokens_and_their_rows_equal_the_reference() {
     check(&cases::head::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
     check(&cases::head::run(&mut exec(3, Shape::Nvidia), Depth::Quick).unwrap());

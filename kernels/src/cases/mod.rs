@@ -10,6 +10,7 @@ pub mod compress;
 pub mod dense;
 pub mod draws;
 pub mod fp4f;
+pub mod grouped;
 pub mod hc;
 pub mod head;
 pub mod index;
@@ -96,6 +97,7 @@ pub fn families<R: Runner>() -> Vec<(&'static str, List<R>)> {
         ("compress", compress::run),
         ("index", index::run),
         ("tiled", tiled::run),
+        ("grouped", grouped::run),
         ("head", head::run),
         ("math", math::run),
     ]

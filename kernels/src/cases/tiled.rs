@@ -10,6 +10,7 @@ use super::{
 use crate::KernelError;
 use crate::cpu::swiglu;
 use crate::launch::tiled::{self, Stack, Work};
+use crate::launch::{Call, grouped};
 
 const LIMIT: f32 = 10.0;
 
@@ -27,6 +28,31 @@ pub const FORMATS: &[Format] = &[
     Format::Fp6(Fp6Endpoint::Neg32),
     Format::Fp8,
 ];
+
+/// Which kernels: those of few rows, or those of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// `tiled.cu`.
+    Few,
+    /// `grouped.cu`.
+    Many,
+}
+
+impl Way {
+    fn product(self, w: &Stack, work: &Work) -> Result<Call, KernelError> {
+        match self {
+            Self::Few => tiled::gemv(w, work),
+            Self::Many => grouped::product(w, work),
+        }
+    }
+
+    fn gate_up(self, w: &Stack, work: &Work, routed: bool) -> Result<Call, KernelError> {
+        match self {
+            Self::Few => tiled::gate_up(w, work, routed, routed, LIMIT),
+            Self::Many => grouped::gate_up(w, work, routed, routed, LIMIT),
+        }
+    }
+}
 
 /// Random file blocks: all codes, all valid scales where `wild`, usual ones else; a tenth zero.
 #[must_use]
@@ -81,11 +107,11 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     let mut outcomes = Vec::new();
     for format in FORMATS.iter().copied() {
         for (rows, k, cols) in &alone {
-            outcomes.extend(single(runner, format, *rows, *k, cols)?);
+            outcomes.extend(single(runner, Way::Few, format, *rows, *k, cols)?);
             runner.reset();
         }
-        outcomes.extend(shared(runner, format, 3)?);
-        outcomes.extend(shared(runner, format, 1)?);
+        outcomes.extend(shared(runner, Way::Few, format, 3)?);
+        outcomes.extend(shared(runner, Way::Few, format, 1)?);
         for (count, n, used, ff, d) in &experts {
             let shape = Experts {
                 count: *count,
@@ -95,7 +121,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
                 d: *d,
             };
             for wide in [1, 4] {
-                outcomes.extend(mixture(runner, format, &shape, wide)?);
+                outcomes.extend(mixture(runner, Way::Few, format, &shape, wide)?);
                 runner.reset();
             }
         }
@@ -116,8 +142,9 @@ fn load<R: Runner>(
     Ok(packed)
 }
 
-fn single<R: Runner>(
+pub(super) fn single<R: Runner>(
     runner: &mut R,
+    way: Way,
     format: Format,
     rows: usize,
     k: usize,
@@ -153,7 +180,7 @@ fn single<R: Runner>(
             runner.load(&x.meta, 0)?,
             runner.poisoned(want.len() * 4)?,
         ];
-        let call = tiled::gemv(&w, &Work::plain(cols))?;
+        let call = way.product(&w, &Work::plain(cols))?;
         runner.launch(&call, &buffers)?;
         let name = format!("{} {format} {rows}x{k} by {cols}", call.kernel);
         outcomes.push(compare_f32(name, &want, &to_f32(&runner.read(buffers[3])?)));
@@ -162,8 +189,9 @@ fn single<R: Runner>(
 }
 
 /// Gate, up and activation without units and weights, as the shared expert has them.
-fn shared<R: Runner>(
+pub(super) fn shared<R: Runner>(
     runner: &mut R,
+    way: Way,
     format: Format,
     cols: usize,
 ) -> Result<Vec<Outcome>, KernelError> {
@@ -192,7 +220,7 @@ fn shared<R: Runner>(
         runner.poisoned(want.q.len())?,
         runner.poisoned(want.meta.len())?,
     ];
-    let call = tiled::gate_up(&w, &Work::plain(cols), false, false, LIMIT)?;
+    let call = way.gate_up(&w, &Work::plain(cols), false)?;
     runner.launch(&call, &buffers)?;
     let name = format!("{} {format} alone {rows}x{k} by {cols}", call.kernel);
     let outcomes = vec![
@@ -208,12 +236,12 @@ fn shared<R: Runner>(
 }
 
 /// Sizes of a mixture of experts.
-struct Experts {
-    count: usize,
-    n: usize,
-    used: usize,
-    ff: usize,
-    d: usize,
+pub(super) struct Experts {
+    pub(super) count: usize,
+    pub(super) n: usize,
+    pub(super) used: usize,
+    pub(super) ff: usize,
+    pub(super) d: usize,
 }
 
 /// What one slot's expert gives.
@@ -258,8 +286,9 @@ impl Mixture {
 }
 
 /// Gate, up, activation and down of all slots, grouped by expert.
-fn mixture<R: Runner>(
+pub(super) fn mixture<R: Runner>(
     runner: &mut R,
+    way: Way,
     format: Format,
     e: &Experts,
     wide: usize,
@@ -294,7 +323,7 @@ fn mixture<R: Runner>(
         runner.poisoned(h.meta.len())?,
         runner.poisoned(mix.h.len() * 4)?,
     ];
-    let call = tiled::gate_up(&wide_stack, &work(e.used), true, true, LIMIT)?;
+    let call = way.gate_up(&wide_stack, &work(e.used), true)?;
     runner.launch(&call, &buffers)?;
     let of = format!("{slots} of {} experts {}x{}", e.count, e.ff, e.d);
     let name = format!("{} {format} {of}", call.kernel);
@@ -311,7 +340,7 @@ fn mixture<R: Runner>(
         load(runner, &down_stack, down, 0)?,
         runner.poisoned(mix.y.len() * 4)?,
     );
-    let call = tiled::gemv(&down_stack, &work(1))?;
+    let call = way.product(&down_stack, &work(1))?;
     runner.launch(
         &call,
         &[packed, buffers[7], buffers[8], buffers[4], buffers[5], y],

@@ -9,6 +9,7 @@ pub mod bench;
 pub mod compress;
 pub mod dense;
 pub mod fp4f;
+pub mod grouped;
 pub mod hc;
 pub mod head;
 pub mod index;

@@ -13,9 +13,11 @@ const SOURCE: &str = "tiled.cu";
 pub const WIDE: usize = 4;
 
 /// What a format's kernels are called and how they store a block.
-struct Kind {
+pub(super) struct Kind {
     /// repack, gemv 1 and 4, gate and up 1 and 4.
     names: [&'static str; 5],
+    /// The product, and gate and up, of `grouped.cu`.
+    pub(super) grouped: [&'static str; 2],
     /// Words of codes and bytes of scales of a block.
     words: usize,
     scales: usize,
@@ -25,20 +27,27 @@ struct Kind {
 
 macro_rules! names {
     ($name:literal) => {
-        [
-            concat!("tiled_repack_", $name),
-            concat!("tiled_gemv_", $name, "_1"),
-            concat!("tiled_gemv_", $name, "_4"),
-            concat!("tiled_gate_up_", $name, "_1"),
-            concat!("tiled_gate_up_", $name, "_4"),
-        ]
+        (
+            [
+                concat!("tiled_repack_", $name),
+                concat!("tiled_gemv_", $name, "_1"),
+                concat!("tiled_gemv_", $name, "_4"),
+                concat!("tiled_gate_up_", $name, "_1"),
+                concat!("tiled_gate_up_", $name, "_4"),
+            ],
+            [
+                concat!("grouped_product_", $name),
+                concat!("grouped_gate_up_", $name),
+            ],
+        )
     };
 }
 
 impl Kind {
     fn of(format: Format) -> Result<Self, FormatError> {
-        let kind = |names, words, scales, table| Self {
+        let kind = |(names, grouped), words, scales, table| Self {
             names,
+            grouped,
             words,
             scales,
             table,
@@ -81,7 +90,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    fn kind(&self, name: &'static str) -> Result<Kind, KernelError> {
+    pub(super) fn kind(&self, name: &'static str) -> Result<Kind, KernelError> {
         let kind = Kind::of(self.format)?;
         let fits = self.k > 0 && self.k.is_multiple_of(32);
         require(name, "k", "a positive multiple of 32", self.k, fits)?;
@@ -153,7 +162,7 @@ pub struct Work {
     pub slots: usize,
     /// Slots that share an activation row.
     pub per: usize,
-    /// Most slots of a unit, up to [`WIDE`]; 0: no units, every slot meets matrix 0.
+    /// Most slots of a unit, up to [`WIDE`] or [`super::grouped::WIDE`]; 0: no units, every slot meets matrix 0.
     pub wide: usize,
     /// Whether units count places in an order, or slots.
     pub ordered: bool,
@@ -179,6 +188,11 @@ impl Work {
             self.wide,
             self.wide <= WIDE,
         )?;
+        self.check_shape(name)
+    }
+
+    /// What holds for units of any width.
+    pub(super) fn check_shape(&self, name: &'static str) -> Result<(), KernelError> {
         let fits = self.per > 0 && self.slots.is_multiple_of(self.per);
         require(
             name,
@@ -243,11 +257,20 @@ pub fn gemv(w: &Stack, work: &Work) -> Result<Call, KernelError> {
     let kind = w.kind("tiled_gemv")?;
     let (one, down) = work.spread(kind.names[1])?;
     let name = kind.names[if one { 1 } else { 2 }];
-    let call =
-        Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256).arg(Arg::Read(w.packed_bytes()?));
-    let call = work
-        .inputs(call, w.k)?
-        .arg(Arg::Write(bytes(name, &[work.slots, w.rows, 4])?));
+    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256);
+    product_args(call, w, work, &kind)
+}
+
+/// The arguments of a product: packed, q, meta, units, order, y, sizes.
+pub(super) fn product_args(
+    call: Call,
+    w: &Stack,
+    work: &Work,
+    kind: &Kind,
+) -> Result<Call, KernelError> {
+    let out = bytes(call.kernel, &[work.slots, w.rows, 4])?;
+    let call = call.arg(Arg::Read(w.packed_bytes()?));
+    let call = work.inputs(call, w.k)?.arg(Arg::Write(out));
     work.sizes(call, w, kind.table)
 }
 
@@ -267,28 +290,33 @@ pub fn gate_up(
     let kind = w.kind("tiled_gate_up")?;
     let (one, down) = work.spread(kind.names[3])?;
     let name = kind.names[if one { 3 } else { 4 }];
+    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 512);
+    let call = gate_up_args(call, w, work, &kind, [weighted, floats])?;
+    Ok(call.arg(Arg::F32(limit)))
+}
+
+/// The arguments of gate and up, all but the clamp. `there`: weights, f32 output.
+pub(super) fn gate_up_args(
+    call: Call,
+    w: &Stack,
+    work: &Work,
+    kind: &Kind,
+    there: [bool; 2],
+) -> Result<Call, KernelError> {
+    let name = call.kernel;
     let whole = w.rows.is_multiple_of(32);
     require(name, "rows", "a multiple of 32", w.rows, whole)?;
     let packed = Arg::Read(w.packed_bytes()?);
-    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 512)
-        .arg(packed)
-        .arg(packed);
     let out = bytes(name, &[work.slots, w.rows])?;
+    let weights = bytes(name, &[work.slots, 4])?;
+    let given = |there, arg| if there { arg } else { Arg::Null };
     let call = work
-        .inputs(call, w.k)?
-        .arg(if weighted {
-            Arg::Read(bytes(name, &[work.slots, 4])?)
-        } else {
-            Arg::Null
-        })
+        .inputs(call.arg(packed).arg(packed), w.k)?
+        .arg(given(there[0], Arg::Read(weights)))
         .arg(Arg::Write(out))
         .arg(Arg::Write(out / 32 * META_BYTES as u64))
-        .arg(if floats {
-            Arg::Write(out * 4)
-        } else {
-            Arg::Null
-        });
-    Ok(work.sizes(call, w, kind.table)?.arg(Arg::F32(limit)))
+        .arg(given(there[1], Arg::Write(out * 4)));
+    work.sizes(call, w, kind.table)
 }
 
 #[cfg(test)]

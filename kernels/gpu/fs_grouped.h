@@ -1,0 +1,255 @@
+// Matrices in tile order (fs_formats.h), any format, against up to 64 activation rows on int8 matrix units: a
+// warp 16 rows of a matrix by all columns, its weights decoded once into registers, the activations of four
+// blocks at a time in shared memory for all warps. Contract rules 2 and 3; a block's columns are those of fs_tiled.h.
+#pragma once
+#include "fourspark.h"
+#include "fs_a8.h"
+#include "fs_formats.h"
+#include "fs_fp4_tile.h"
+#include "fs_swiglu.h"
+#include "fs_tile.h"
+#include "fs_tiled.h"
+
+static constexpr int GROUPED_COLS = 64, GROUPED_TILES = GROUPED_COLS / FS_TILE_N, GROUPED_STEP = 16 / FS_TILE_N;
+
+struct GroupedStage {
+  // A block's columns lie 32 bytes apart; the pad moves the next block to other banks.
+  alignas(16) u8 q[4][GROUPED_COLS * 32 + 32];
+  float d[4][GROUPED_COLS];
+};
+
+// What a lane holds of four blocks of 16 rows: the words that its levels need, and the scales of its result rows.
+template <class F>
+struct GroupedWords {
+  u32x4 words[FS_TILE_AW][F::PARTS];
+  u32 scales[FS_TILE_CR][F::SCALES];
+};
+
+template <class F>
+FS_DEVICE void grouped_load(GroupedWords<F>& g, const FsTiled<F>& w, i32 tile, u32 row0, i32 group) {
+  const u32 lane = fs_lane();
+  const u32x4* codes = w.codes + ((u64)tile * (u64)w.groups + (u64)group) * F::WORDS * 32 + row0;
+  FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
+    FS_UNROLL for (u32 i = 0; i < F::PARTS; i++)
+      g.words[j][i] = fs_load_stream(codes + F::part(fs_tile_word(lane, j), i) * 32 + fs_tile_line(lane, j));
+  const i32 half = F::SCALES == 2 ? group % 4 / 2 : 0, first = F::SCALES == 2 ? group % 2 * 2 : group % 4;
+  const u32x4* scales = w.scales + (((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES + (u64)half) * 32 + row0;
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+    FS_UNROLL for (int i = 0; i < F::SCALES; i++) g.scales[r][i] = ((const u32*)(scales + fs_tile_row(lane, r)))[first + i];
+}
+
+// One block ready to multiply. Formats of two scales need the dots of both halves apart: a fragment each, with the
+// other half's words zero.
+template <class F>
+struct GroupedBlock {
+  static constexpr int HALVES = F::TWO ? 2 : 1;
+  u32x2 a[HALVES][FS_TILE_AW];
+  f32x2 scale[FS_TILE_CR];
+  float shift[FS_TILE_CR];
+};
+
+template <class F>
+FS_DEVICE void grouped_decode(GroupedBlock<F>& b, const GroupedWords<F>& g, int e, u32 table) {
+  const u32 lane = fs_lane();
+  FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) {
+    u32 p[F::PARTS];
+    FS_UNROLL for (int i = 0; i < F::PARTS; i++) p[i] = fs_word(g.words[j][i], e);
+    const u32x2 v = F::eight(p, fs_tile_word(lane, j), table);
+    const u32 first = F::TWO && fs_tile_word(lane, j) >= 2 ? 0u : 0xffffffffu;
+    b.a[0][j] = u32x2{v.x & first, v.y & first};
+    if (F::TWO) b.a[b.HALVES - 1][j] = u32x2{v.x & ~first, v.y & ~first};
+  }
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
+    const u32 raw = F::SCALES == 2 ? g.scales[r][e / 2 % F::SCALES] >> (e % 2 * 16) & 0xffff : g.scales[r][0] >> (e * 8) & 255;
+    b.scale[r] = F::scale(raw);
+    b.shift[r] = fs_mul(F::TWO ? b.scale[r].y : b.scale[r].x, -FS_MAGIC);
+  }
+}
+
+// A dot as f32: NVIDIA's start at 1.5 * 2^23 (fs_fp4_tile.h).
+FS_DEVICE float grouped_value(i32 dot) { return FP4F_MAGIC ? fs_dot_value(dot) : (float)dot; }
+
+// A scale times a dot. Where that is exact one fma takes the start away too.
+template <class F>
+FS_DEVICE float grouped_scaled(float scale, float shift, i32 dot) {
+  return FP4F_MAGIC && F::NARROW ? fs_fma(scale, fs_f32((u32)dot), shift) : fs_mul(scale, grouped_value(dot));
+}
+
+// One block against the FS_TILE_N columns from `col`.
+template <class F>
+FS_DEVICE void grouped_step(float (&acc)[FS_TILE_C], const GroupedBlock<F>& b, const GroupedStage& stage, int e, u32 col) {
+  constexpr int HALVES = GroupedBlock<F>::HALVES;
+  const u32 lane = fs_lane();
+  u32x2 x[FS_TILE_BW];
+  FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
+    x[j] = *(const u32x2*)&stage.q[e][(col + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
+  i32 start[FS_TILE_C], dot[HALVES][FS_TILE_C];
+  FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) start[i] = FP4F_MAGIC ? FS_MAGIC_BITS : 0;
+  FS_UNROLL for (int h = 0; h < HALVES; h++) fs_tile_mma(dot[h], b.a[h], x, start);
+  float d[FS_TILE_CC];
+  fs_tile_columns(&stage.d[e][col], lane, d);
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+    FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
+      const int i = r * FS_TILE_CC + c;
+      const float last = grouped_scaled<F>(F::TWO ? b.scale[r].y : b.scale[r].x, b.shift[r], dot[HALVES - 1][i]);
+      acc[i] = fs_fma(d[c], F::TWO ? fs_fma(b.scale[r].x, grouped_value(dot[0][i]), last) : last, acc[i]);
+    }
+}
+
+// What a thread of 256 copies of every group: two pieces of q and one of d. Columns past the last repeat it.
+struct GroupedCopies {
+  const i8* q[2];
+  const fs_a8_meta* d;
+};
+
+FS_DEVICE GroupedCopies grouped_copies(const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta, i32 blocks, u32 per) {
+  const i32 thread = (i32)fs_tid(), last = my.count - 1;
+  GroupedCopies to;
+  FS_UNROLL for (int i = 0; i < 2; i++) {
+    const i32 col = thread / 8 + i * 32;
+    to.q[i] = q + my.slot(col < last ? col : last) / per * (u64)blocks * 32 + thread % 8 * 16;
+  }
+  const i32 col = thread / 4;
+  to.d = meta + my.slot(col < last ? col : last) / per * (u64)blocks + thread % 4;
+  return to;
+}
+
+// Starts the copy of blocks 4 group .. 4 group + 3 that are inside.
+FS_DEVICE void grouped_stage(GroupedStage& to, const GroupedCopies& my, i32 group, i32 blocks) {
+  const i32 thread = (i32)fs_tid(), eq = thread % 8 / 2, ed = thread % 4;
+  if (group * 4 + eq < blocks) {
+    FS_UNROLL for (int i = 0; i < 2; i++)
+      fs_copy16(&to.q[eq][(thread / 8 + i * 32) * 32 + thread % 2 * 16], my.q[i] + (u64)group * 128);
+  }
+  if (group * 4 + ed < blocks) fs_copy4(&to.d[ed][thread / 4], &my.d[(u64)group * 4].d);
+  fs_copy_commit();
+}
+
+struct GroupedSums {
+  float v[GROUPED_TILES][FS_TILE_C];
+};
+
+// The whole rows row0 .. row0 + 15 of a tile against the block's columns. Called by all 256 threads.
+template <class F>
+FS_DEVICE void grouped_rows(GroupedSums& total, GroupedStage (&stage)[2], const FsTiled<F>& w, const FsTiledColumns& my, const i8* q,
+                            const fs_a8_meta* meta, i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
+  const GroupedCopies copies = grouped_copies(my, q, meta, blocks, per);
+  GroupedSums acc;
+  FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
+    FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
+      acc.v[n][i] = 0.0f;
+      total.v[n][i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
+    }
+  GroupedWords<F> now;
+  grouped_stage(stage[0], copies, 0, blocks);
+  grouped_load<F>(now, w, tile, row0, 0);
+  for (i32 group = 0; group < w.groups; group++) {
+    fs_copy_wait<0>();
+    fs_barrier();  // the stage is filled, and the other one free again
+    if (group + 1 < w.groups) grouped_stage(stage[(group + 1) & 1], copies, group + 1, blocks);
+    FS_UNROLL for (int e = 0; e < 4; e++) {
+      GroupedBlock<F> b;
+      grouped_decode<F>(b, now, e, table);
+      if (e == 3) grouped_load<F>(now, w, tile, row0, group + 1 < w.groups ? group + 1 : group);
+      if (group * 4 + e >= blocks) continue;  // the same for all threads, as the next
+      FS_UNROLL for (int n = 0; n < GROUPED_TILES; n += GROUPED_STEP) {
+        if (n * FS_TILE_N >= my.count) continue;
+        FS_UNROLL for (int i = 0; i < GROUPED_STEP; i++)
+          grouped_step<F>(acc.v[n + i], b, stage[group & 1], e, (u32)((n + i) * FS_TILE_N));
+      }
+      fs_schedule_fence();
+    }
+    if (group % 4 != 3 && group + 1 != w.groups) continue;
+    FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
+      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
+        total.v[n][i] = fs_add(total.v[n][i], acc.v[n][i]);
+        acc.v[n][i] = 0.0f;
+      }
+  }
+}
+
+// ---- the product: 128 rows a block
+
+struct GroupedOne {
+  GroupedStage stage[2];
+};
+
+template <class F>
+FS_DEVICE void grouped_product(GroupedOne& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
+                               float* y, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
+  const FsTiledColumns my = fs_tiled_columns<GROUPED_COLS>(units, order, cols);
+  if (my.count <= 0) return;  // the same for all threads
+  const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);
+  const i32 tile = (i32)fs_bid_x() * 4 + (i32)fs_warp() / 2, safe = tile < w.tiles ? tile : w.tiles - 1;
+  const u32 row0 = fs_warp() % 2 * 16, lane = fs_lane();
+  GroupedSums total;
+  grouped_rows<F>(total, sh.stage, w, my, q, meta, safe, row0, blocks, per, table);
+  FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
+    FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
+      const i32 col = n * FS_TILE_N + (i32)fs_tile_col(lane, c);
+      if (col >= my.count) continue;
+      float* line = y + my.slot(col) * (u64)m;
+      FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
+        const i32 row = tile * 32 + (i32)(row0 + fs_tile_row(lane, r));
+        if (row < m) line[row] = total.v[n][r * FS_TILE_CC + c];
+      }
+    }
+}
+
+// ---- gate, up and activation: 64 rows of both a block
+
+struct GroupedTwo {
+  GroupedStage stage[2];
+  float part[2][32][65];  // matrix, column, row; odd lines
+};
+
+template <class F>
+FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
+                               const u32* order, const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, i32 cols,
+                               u32 per, u32 table, float limit) {
+  constexpr int TILES = GROUPED_TILES / 2;
+  const FsTiledColumns my = fs_tiled_columns<GROUPED_COLS>(units, order, cols);
+  if (my.count <= 0) return;
+  const u32 warp = fs_warp(), lane = fs_lane(), rows = warp % 4 * 16;
+  const FsTiled<F> w = fs_tiled_of<F>(warp < 4 ? gate : up, my.expert, m, blocks);
+  const i32 tile = (i32)fs_bid_x() * 2 + (i32)(rows / 32), safe = tile < w.tiles ? tile : w.tiles - 1;
+  GroupedSums total;
+  grouped_rows<F>(total, sh.stage, w, my, q, meta, safe, rows % 32, blocks, per, table);
+  FS_UNROLL for (int half = 0; half < 2; half++) {
+    if (half * 32 >= my.count) continue;  // the same for all threads
+    FS_UNROLL for (int n = 0; n < TILES; n++)
+      FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
+        FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++)
+          sh.part[warp / 4][n * FS_TILE_N + (int)fs_tile_col(lane, c)][rows + fs_tile_row(lane, r)] =
+              total.v[half * TILES + n][r * FS_TILE_CC + c];
+    fs_barrier();
+    for (i32 o = (i32)warp; o < 64; o += 8) {
+      const i32 c = o % 32, col = half * 32 + c, from = (i32)fs_bid_x() * 2 + o / 32;
+      if (col >= my.count || from >= w.tiles) continue;  // the same for a warp
+      const u32 row = (u32)(o / 32 * 32) + lane;
+      float v = fs_swiglu(sh.part[0][c][row], sh.part[1][c][row], limit);
+      if (weights) v = fs_mul(v, weights[my.slot(col)]);
+      fs_a8_store(v, my.slot(col) * (u64)m + (u64)(from * 32) + lane, h_q, h_meta, h);
+    }
+    fs_barrier();
+  }
+}
+
+#define GROUPED(name, F)                                                                                                  \
+  FS_KERNEL(grouped_product_##name, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                        \
+                                            const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,           \
+                                            const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,        \
+                                            i32 cols, u32 per, u32 table) {                                               \
+    FS_SHARED(GroupedOne, sh);                                                                                            \
+    grouped_product<F>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                \
+  }                                                                                                                       \
+  FS_EXPORT(grouped_product_##name, 256)                                                                                  \
+  FS_KERNEL(grouped_gate_up_##name, 256, 2)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
+                                            const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,           \
+                                            const u32* FS_RESTRICT order, const float* FS_RESTRICT weights,               \
+                                            i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h,    \
+                                            i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {               \
+    FS_SHARED(GroupedTwo, sh);                                                                                            \
+    grouped_gate_up<F>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
+  }                                                                                                                       \
+  FS_EXPORT(grouped_gate_up_##name, 256)
