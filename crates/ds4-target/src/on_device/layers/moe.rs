@@ -3,8 +3,8 @@
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
-use ds4_kernels::launch::route;
-use ds4_kernels::launch::tiled::{self, Work};
+use ds4_kernels::launch::tiled::Work;
+use ds4_kernels::launch::{grouped, route};
 
 use super::Pass;
 use crate::on_device::arena::Slot;
@@ -92,7 +92,11 @@ impl<R: Driver> Pass<'_, R> {
         given.extend([chosen, weights, s.routed]);
         given.extend((n == 1).then_some(list));
         self.gpu.put(&call, &given)?;
-        let wide = if n == 1 { 1 } else { tiled::WIDE };
+        let wide = if n == 1 {
+            1
+        } else {
+            grouped::wide(slots, m.n_expert)
+        };
         if n > 1 {
             let call = route::plan(slots, wide)?;
             self.gpu.put(&call, &[chosen, order, list])?;
