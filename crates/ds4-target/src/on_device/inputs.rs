@@ -5,10 +5,10 @@
 
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::compress::{SPOT_BYTES, Spot};
+use ds4_kernels::launch::grouped;
 use ds4_kernels::launch::head::PLAN_BYTES;
 use ds4_kernels::launch::index::Place;
 use ds4_kernels::launch::route::UNIT_BYTES;
-use ds4_kernels::launch::tiled;
 use engine_core::math::RopeTable;
 use engine_core::mutant::mutant;
 
@@ -280,7 +280,7 @@ impl<'a> Writer<'a> {
     /// The units of a product that gives each group of heads its own matrix: slot `token * groups + group`.
     fn groups(&mut self, groups: usize) {
         let n = self.inputs.n;
-        let wide = n.min(tiled::WIDE);
+        let wide = n.min(grouped::wide(n * groups, groups));
         let mut unit = 0;
         for g in 0..groups {
             for t in 0..n {

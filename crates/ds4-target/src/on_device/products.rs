@@ -8,6 +8,7 @@ use ds4_kernels::launch::a8::{META_BYTES, quantise};
 use ds4_kernels::launch::dense;
 use ds4_kernels::launch::fp4f::{self, Gemm, Tile32};
 use ds4_kernels::launch::tiled::{self, Stack, Work};
+use ds4_kernels::launch::{Call, grouped};
 use fpx_quant::Format;
 
 use super::arena::Slot;
@@ -115,10 +116,10 @@ impl<R: Driver> Gpu<R> {
     }
 
     /// The launch of a product in tile order that suits this device.
-    fn tiled(&self, w: &Stack, n: usize) -> Result<ds4_kernels::launch::Call, KernelError> {
+    fn tiled(&self, w: &Stack, n: usize) -> Result<Call, KernelError> {
         let width = self.kernels.width();
         if w.format != Format::Fp4Fast {
-            return tiled::gemv(w, &Work::plain(n));
+            return self.on_stack(w, &Work::plain(n));
         }
         let tile = Tile32::new(w.rows, w.k)?;
         if n > width {
@@ -132,6 +133,15 @@ impl<R: Driver> Gpu<R> {
         fp4f::narrow(&tile, n, width, processors)
     }
 
+    /// The launch of a product with a stack: every format has kernels for few and for many rows.
+    fn on_stack(&self, w: &Stack, work: &Work) -> Result<Call, KernelError> {
+        if many(work, self.kernels.width()) {
+            grouped::product(w, work)
+        } else {
+            tiled::gemv(w, work)
+        }
+    }
+
     /// Rows of a stack in units. `out` `[slots, w.rows]` f32.
     pub(crate) fn stacked(
         &mut self,
@@ -142,7 +152,7 @@ impl<R: Driver> Gpu<R> {
         out: Slot,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
-        let call = tiled::gemv(stack, &units.work)?;
+        let call = self.on_stack(stack, &units.work)?;
         let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
         slots.push(out);
@@ -162,12 +172,54 @@ impl<R: Driver> Gpu<R> {
         out: &Rows,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
-        let call = tiled::gate_up(stack, &units.work, weights.is_some(), floats, limit)?;
+        let launch = if many(&units.work, self.kernels.width()) {
+            grouped::gate_up
+        } else {
+            tiled::gate_up
+        };
+        let call = launch(stack, &units.work, weights.is_some(), floats, limit)?;
         let mut slots = vec![w[0].slot, w[1].slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
         slots.extend(weights);
         slots.extend([out.q, out.meta]);
         slots.extend(floats.then_some(out.x));
         self.put(&call, &slots)
+    }
+}
+
+/// Whether work is for matrix units: units wider than others take, or more rows of one matrix than a matrix step has
+/// columns.
+fn many(work: &Work, width: usize) -> bool {
+    work.wide > tiled::WIDE || (work.wide == 0 && work.slots > width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(slots: usize, matrices: usize) -> Work {
+        Work {
+            slots,
+            per: 1,
+            wide: grouped::wide(slots, matrices),
+            ordered: true,
+        }
+    }
+
+    #[test]
+    fn matrix_units_take_many_rows() {
+        assert!(many(&work(12_288, 256), 8), "experts of 2,048 tokens");
+        assert!(!many(&work(48, 256), 8), "experts of 8 tokens");
+        assert!(
+            many(&work(72, 8), 8) && !many(&work(64, 8), 8),
+            "heads in 8 groups"
+        );
+        assert!(many(&Work::plain(9), 8) && !many(&Work::plain(8), 8));
+        assert!(many(&Work::plain(17), 16) && !many(&Work::plain(16), 16));
+        let one = Work {
+            wide: 1,
+            ..Work::plain(6)
+        };
+        assert!(!many(&one, 8), "experts of one token");
     }
 }

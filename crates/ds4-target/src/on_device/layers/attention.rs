@@ -6,8 +6,8 @@ use ds4_kernels::launch::attend::{self, Output};
 use ds4_kernels::launch::compress::{self, Kind};
 use ds4_kernels::launch::index::{self, COMPRESSED, Lists, Scores};
 use ds4_kernels::launch::rows::{self, Row};
-use ds4_kernels::launch::tiled::{self, Work};
 use ds4_kernels::launch::{dense, norm};
+use ds4_kernels::launch::{grouped, tiled::Work};
 
 use super::Pass;
 use crate::meta::Ratio;
@@ -292,7 +292,7 @@ impl<R: Driver> Pass<'_, R> {
                     work: Work {
                         slots,
                         per: 1,
-                        wide: n.min(tiled::WIDE),
+                        wide: n.min(grouped::wide(slots, m.o_groups)),
                         ordered: true,
                     },
                     units: self.inputs.group_units,

@@ -3,8 +3,8 @@
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
-use ds4_kernels::launch::route;
-use ds4_kernels::launch::tiled::{self, Work};
+use ds4_kernels::launch::tiled::Work;
+use ds4_kernels::launch::{grouped, route};
 
 use super::Pass;
 use crate::on_device::arena::Slot;
@@ -72,9 +72,13 @@ impl<R: Driver> Pass<'_, R> {
             s.units.rows(0, slots, route::UNIT_BYTES),
             s.order.rows(0, slots, 4),
         );
+        let wide = match n {
+            1 => 1,
+            _ => grouped::wide(slots, m.n_expert),
+        };
         let units = match n {
             1 => route::Units::Slots,
-            2..=route::PLANNED => route::Units::Planned(tiled::WIDE),
+            2..=route::PLANNED => route::Units::Planned(wide),
             _ => route::Units::Later,
         };
         let shape = route::Shape {
@@ -98,7 +102,6 @@ impl<R: Driver> Pass<'_, R> {
         given.extend((units != route::Units::Later).then_some(list));
         given.extend(matches!(units, route::Units::Planned(_)).then_some(order));
         self.gpu.put(&call, &given)?;
-        let wide = if n == 1 { 1 } else { tiled::WIDE };
         if units == route::Units::Later {
             let call = route::plan(slots, wide)?;
             self.gpu.put(&call, &[chosen, order, list])?;
