@@ -154,7 +154,8 @@ impl Session {
             let Some(mirror) = self.mirrors.get(&ask.seq).filter(|m| !m.is_empty()) else {
                 continue;
             };
-            let (seq, expected, got) = (ask.seq, mirror.end(), ask.pos);
+            let (seq, got) = (ask.seq, ask.pos);
+            let expected = mirror.end().saturating_add(ask.ahead);
             if expected != got {
                 return Err(Fault::WrongPosition { seq, expected, got });
             }

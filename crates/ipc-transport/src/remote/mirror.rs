@@ -171,6 +171,7 @@ impl Mirror {
             pos,
             rows,
             tag: 0,
+            ahead: 0,
         };
         let agreed = self.joined();
         let from = match (agreed, self.theirs) {

@@ -232,4 +232,9 @@ impl Backbone for RemoteBackbone {
     fn health(&self) -> Result<(), Fault> {
         self.session.borrow().health()
     }
+
+    /// While there is a worker: a backbone of this process computes when it is asked.
+    fn is_apart(&self) -> bool {
+        self.session.borrow().life.is_up()
+    }
 }

@@ -329,6 +329,7 @@ impl Session {
             pos: 0,
             rows: 0,
             tag: 0,
+            ahead: 0,
         };
         let mut body = Vec::new();
         entry.put(&mut body);
@@ -433,5 +434,6 @@ fn ask_entry(ask: &Ask, block: u32) -> Entry {
         pos: ask.pos,
         rows: ask.depth.min(block),
         tag: ask.epoch.0,
+        ahead: ask.ahead,
     }
 }
