@@ -10,7 +10,9 @@ mod ask;
 mod keeper;
 mod life;
 mod mirror;
+mod reply;
 mod step;
+mod whole;
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
