@@ -5,6 +5,8 @@
 //! are methods. The acceptance rate rises when a policy narrows its widths, so it is never to be shown
 //! without the accepted length.
 
+use engine_core::seams::AheadCounts;
+
 /// Depths told apart; deeper candidates are counted in the last.
 pub const DEPTHS: usize = 15;
 
@@ -161,6 +163,8 @@ pub struct Stats {
     pub confidence: [Bins; DEPTHS],
     /// Per depth: the product of confidences against acceptance of the whole prefix.
     pub product: [Bins; DEPTHS],
+    /// Drafts that were begun while the target verified.
+    pub ahead: AheadCounts,
     /// Seconds.
     pub times: Times,
 }
@@ -263,6 +267,7 @@ impl Stats {
         for (a, b) in self.product.iter_mut().zip(&other.product) {
             a.merge(b);
         }
+        self.ahead.merge(&other.ahead);
         for (a, b) in self.times.list_mut().into_iter().zip(other.times.list()) {
             *a += b.1;
         }
@@ -323,6 +328,10 @@ impl Stats {
         for (name, value) in self.scalars() {
             put(name.to_owned(), Some(value as f64));
         }
+        for (name, value) in self.ahead.list() {
+            put(format!("ahead.{name}"), Some(value as f64));
+        }
+        put("ahead.kappa".to_owned(), self.ahead.kappa(1));
         for (name, value) in self.times.list() {
             put(format!("seconds.{name}"), Some(value));
         }

@@ -173,6 +173,7 @@ mod linux {
                 seq: SeqId(0),
                 epoch: Epoch(step),
                 pos: pos + COMMITTED as u32,
+                ahead: 0,
                 seed: 0,
                 depth: dims.block,
             };

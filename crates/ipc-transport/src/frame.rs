@@ -26,7 +26,7 @@ use crate::error::LinkError;
 use crate::wire::{Reader, Writer};
 
 /// Version of the protocol. Both sides must have the same.
-pub const MAJOR: u16 = 1;
+pub const MAJOR: u16 = 2;
 /// May differ: fields are only added at the end of a body.
 pub const MINOR: u16 = 0;
 /// Bytes of a header.
@@ -272,6 +272,8 @@ pub struct Entry {
     pub rows: u32,
     /// The caller's own mark of an ask, given back with its answer.
     pub tag: u32,
+    /// Of an ask: tokens before its seed that have no context rows yet. Else 0.
+    pub ahead: u32,
 }
 
 impl Entry {
@@ -284,7 +286,8 @@ impl Entry {
             .u32(self.pos)
             .u32(self.rows)
             .u32(self.tag)
-            .u64(0);
+            .u32(self.ahead)
+            .u32(0);
         *body = w.0;
     }
 
@@ -316,8 +319,9 @@ impl Entry {
             pos: r.u32("entry position")?,
             rows: r.u32("entry rows")?,
             tag: r.u32("entry tag")?,
+            ahead: r.u32("entry ahead")?,
         };
-        match (pad, r.u64("entry padding")?) {
+        match (pad, r.u32("entry padding")?) {
             (0, 0) => Ok(entry),
             other => Err(LinkError::corrupt("entry padding", 0, format!("{other:?}"))),
         }

@@ -246,14 +246,20 @@ impl Link {
         deadline: Option<Instant>,
         watch: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
-        let bytes = usize::try_from(header.payload)
-            .ok()
-            .filter(|n| *n <= self.capacity);
-        let Some(bytes) = bytes else {
+        let bytes = self.announced(header)?;
+        self.take_parts(header, &mut [words.room(bytes)], deadline, watch)
+    }
+
+    /// Bytes of payload of a frame that was received, if they fit and are there to be taken.
+    ///
+    /// # Errors
+    /// `Corrupt`, also where the region holds the payload of another frame.
+    pub fn announced(&self, header: &Header) -> Result<usize, LinkError> {
+        let bytes = usize::try_from(header.payload).ok();
+        let Some(bytes) = bytes.filter(|n| *n <= self.capacity) else {
             let expected = format!("at most {} bytes", self.capacity);
             return Err(LinkError::corrupt("payload", expected, header.payload));
         };
-        let to = words.room(bytes);
         if let Some(Payload::Region(region)) = &self.payload {
             let turn = match self.side {
                 Side::Parent => region.reply(),
@@ -261,23 +267,46 @@ impl Link {
             };
             turn.consume(header.number, header.payload)?;
         }
+        Ok(bytes)
+    }
+
+    /// Takes the payload of a frame that was announced into parts, one after the other, which are as long
+    /// as it together.
+    ///
+    /// # Errors
+    /// Any [`LinkError`]; `Corrupt` for a payload of another size, of which nothing is read.
+    pub fn take_parts(
+        &self,
+        header: &Header,
+        parts: &mut [&mut [u8]],
+        deadline: Option<Instant>,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if header.payload != bytes as u64 {
+            return Err(LinkError::corrupt("payload", bytes, header.payload));
+        }
         if bytes == 0 {
             return Ok(());
         }
         self.probe
             .at(Point::CopyIn)
             .map_err(LinkError::io("copy in"))?;
-        match &self.payload {
-            Some(Payload::Region(region)) => region.read(0, to),
-            Some(Payload::Stream(stream)) if !mutant(346) => {
-                channel::read_exact(stream, to, deadline, watch)
+        let mut at = 0;
+        for part in parts {
+            match &self.payload {
+                Some(Payload::Region(region)) => region.read(at, part)?,
+                Some(Payload::Stream(stream)) if !mutant(346) => {
+                    channel::read_exact(stream, part, deadline, watch)?;
+                }
+                Some(Payload::Stream(_)) => {}
+                None => {
+                    let expected = "none in the handshake";
+                    return Err(LinkError::corrupt("payload", expected, bytes));
+                }
             }
-            Some(Payload::Stream(_)) => Ok(()),
-            None => Err(LinkError::corrupt(
-                "payload",
-                "none in the handshake",
-                bytes,
-            )),
+            at += part.len();
         }
+        Ok(())
     }
 }

@@ -51,6 +51,7 @@ impl Core {
                     policy: s.policy,
                     depth: s.depth,
                     tap_window: s.tap_window,
+                    overlap: s.overlap,
                     ..base
                 };
                 (Some(s.drafter), config)

@@ -13,6 +13,8 @@ pub struct Speculation {
     pub depth: usize,
     /// Positions at the end of a prompt whose features the drafter is shown: its window.
     pub tap_window: usize,
+    /// Whether the next draft is begun while the target verifies.
+    pub overlap: bool,
 }
 
 impl Speculation {
@@ -25,6 +27,7 @@ impl Speculation {
             policy: defaults.policy,
             depth: defaults.depth,
             tap_window: defaults.tap_window,
+            overlap: defaults.overlap,
         }
     }
 }

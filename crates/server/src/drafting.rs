@@ -34,6 +34,7 @@ fn worker(worker: Option<&WorkerInfo>) -> Value {
     let numbers: Map<_, _> = numbers
         .map(|(name, n)| (name.to_owned(), json!(n)))
         .collect();
+    let serial = worker.serial();
     json!({
         "mode": worker.mode.name(),
         "state": report.state.name(),
@@ -42,6 +43,7 @@ fn worker(worker: Option<&WorkerInfo>) -> Value {
         "pid": report.pid,
         "device": report.device,
         "reason": report.reason,
+        "overlap": {"on": serial.is_none(), "reason": serial},
         "counts": numbers,
     })
 }
@@ -60,6 +62,7 @@ pub(crate) fn usage(draft: Option<&DraftInfo>, stats: &Stats, drafting: Drafting
             "state": report.state.name(),
             "transport": report.transport.map(|t| t.name()),
             "lost": report.lost,
+            "overlap": worker.serial().is_none(),
             "reason": report.reason,
         });
     }

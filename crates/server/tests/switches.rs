@@ -137,6 +137,37 @@ fn c_15_the_worker_switches_start_a_worker() {
     );
 }
 
+/// C-15: begun while the target verifies or after it, drafts change no answer; without a worker the option
+/// is refused and the switch has nothing to act on.
+#[test]
+fn c_15_the_overlap_switch_changes_no_answer() {
+    let with = [&ASK[..], &["--draft", "--draft-policy", "fixed:3"]].concat();
+    let worker = [&with[..], &["--draft-worker", "required"]].concat();
+    let set = [("FOURSPARK_DRAFT_OVERLAP", "on")];
+    let serial = json(&run(&[], &worker));
+    let overlap = &serial["drafter"]["worker"]["overlap"];
+    assert_eq!(
+        *overlap,
+        serde_json::json!({"on": false, "reason": "not asked for"})
+    );
+    let ahead = json(&run(&set, &worker));
+    assert_eq!(ahead["ids"], serial["ids"]);
+    let overlap = &ahead["drafter"]["worker"]["overlap"];
+    assert_eq!(*overlap, serde_json::json!({"on": true, "reason": null}));
+    let off = [&worker[..], &["--draft-overlap", "off"]].concat();
+    let off = json(&run(&set, &off));
+    assert_eq!(off["drafter"]["worker"]["overlap"]["on"], false);
+    let none = run(&set, &with);
+    assert!(none.status.success(), "a switch without a worker");
+    let refused = run(&[], &[&with[..], &["--draft-overlap", "on"]].concat());
+    assert!(!refused.status.success());
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        why.contains("draft overlap: expected off without a draft worker, got on"),
+        "{why}"
+    );
+}
+
 /// C-32: what differs by a setting alone is compared by `eval rows` and `eval kl --reference-rows`, each in a
 /// process of its own. Settings of class equal give exactly 0; leaving out the model's roundings does not.
 #[test]

@@ -2,21 +2,26 @@
 //!
 //! Must not know: how a backbone keeps its rows, acceptance, widths.
 
+mod ahead;
+mod gather;
 mod waiting;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Ask, Backbone, DraftRows, Drafter, Proposal, TargetInfo};
+use engine_core::seams::{
+    AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, TargetInfo, Verifying,
+};
 use engine_core::{Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 
 use crate::config::TargetMatch;
 use crate::error::DraftError;
 use crate::heads::{Chain, Heads};
 use crate::weights::DraftModel;
+use ahead::Ahead;
 use waiting::Waiting;
 
 /// What happened so far. Counts.
@@ -50,6 +55,7 @@ pub struct DsparkDrafter<B> {
     mask: Option<([u8; 32], Vec<f32>)>,
     texts: HashMap<SeqId, Text>,
     waiting: Waiting,
+    ahead: Ahead,
     stats: DrafterStats,
 }
 
@@ -71,6 +77,13 @@ impl Text {
             self.start = pos;
         }
         self.tokens.extend_from_slice(tokens);
+    }
+
+    /// Whether it reads `tokens` at `pos`.
+    fn holds(&self, pos: Pos, tokens: &[TokenId]) -> bool {
+        let from = pos.checked_sub(self.start).map(|from| from as usize);
+        let read = from.and_then(|from| self.tokens.get(from..)?.get(..tokens.len()));
+        read == Some(tokens)
     }
 
     fn truncate(&mut self, pos: Pos) {
@@ -101,6 +114,7 @@ impl<B: Backbone> DsparkDrafter<B> {
         let waiting = Waiting::new(model.meta.feature_width(), model.meta.stage.window);
         Ok(Self {
             waiting,
+            ahead: Ahead::default(),
             backbone,
             heads: Heads::new(Arc::clone(&model), pool),
             model,
@@ -212,46 +226,6 @@ impl<B: Backbone> DsparkDrafter<B> {
         Ok(block)
     }
 
-    /// The hidden rows of all asks; `None` if they are late.
-    fn hidden(&mut self, asks: &[Ask], block: &[f32]) -> Result<Option<DraftRows>, Fault> {
-        let ticket = self.backbone.submit(asks, block)?;
-        let deadline = self.patience.map(|p| Instant::now() + p);
-        match self.backbone.poll(ticket, deadline) {
-            Ok(rows) => {
-                self.check_rows(asks, &rows)?;
-                Ok(Some(rows))
-            }
-            Err(Fault::Deadline) => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    /// A backbone may be another process: what it answers is not trusted.
-    fn check_rows(&self, asks: &[Ask], rows: &DraftRows) -> Result<(), Fault> {
-        let n: usize = rows.rows.iter().sum();
-        let values = n * self.model.meta.stage.n_embd;
-        let fits = rows.rows.len() == asks.len()
-            && asks
-                .iter()
-                .zip(&rows.rows)
-                .all(|(a, n)| *n <= a.depth as usize)
-            && rows.normed.len() == values
-            && rows.pre_norm.len() == values;
-        if fits {
-            return Ok(());
-        }
-        let (want, got) = (asks.len(), rows.rows.len());
-        Err(Fault::Lost {
-            what: "draft backbone".to_owned(),
-            why: format!(
-                "expected at most the depths of {want} asks, got {got} counts, {n} rows in all, \
-                 {} and {} values",
-                rows.normed.len(),
-                rows.pre_norm.len()
-            ),
-        })
-    }
-
     fn count(&mut self, asks: &[Ask], rows: &DraftRows, proposals: &[Proposal]) {
         for ((ask, n), p) in asks.iter().zip(&rows.rows).zip(proposals) {
             self.stats.blind += u64::from(*n == 0 && ask.depth > 0);
@@ -280,11 +254,7 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
         if asks.iter().all(|ask| ask.depth == 0) {
             return Ok(vec![Proposal::default(); asks.len()]);
         }
-        for ask in &asks {
-            self.settle(ask.seq)?;
-        }
-        let block = self.embed(target, &asks)?;
-        let Some(rows) = self.hidden(&asks, &block)? else {
+        let Some((rows, flown)) = self.gather(target, &asks)? else {
             self.stats.late += asks.len() as u64;
             return Ok(vec![Proposal::default(); asks.len()]);
         };
@@ -312,6 +282,11 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
             .heads
             .draw(target, &chains, &rows.normed, &rows.pre_norm)?;
         self.count(&asks, &rows, &proposals);
+        let most = self.model.meta.block.saturating_sub(1);
+        for ((ask, proposal), ahead) in asks.iter().zip(&proposals).zip(flown) {
+            let at = (ask.seq, ask.pos + 1);
+            self.ahead.propose(at, proposal, ahead, most);
+        }
         Ok(proposals)
     }
 
@@ -335,6 +310,7 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
     ) -> Result<(), Fault> {
         if features.is_empty() && !tokens.is_empty() {
             // Text only: the context starts after it.
+            self.ahead.forget(seq);
             self.waiting.forget(seq);
             self.backbone.close(seq);
             self.texts.entry(seq).or_default().take(pos, tokens);
@@ -353,11 +329,13 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
                 got: features.len().to_string(),
             });
         }
+        self.ahead.observe(seq, pos, tokens);
         self.texts.entry(seq).or_default().take(pos, tokens);
         Ok(())
     }
 
     fn truncate(&mut self, seq: SeqId, pos: Pos) {
+        self.ahead.forget(seq);
         if self.waiting.truncate(seq, pos) {
             self.backbone.close(seq);
         } else {
@@ -369,9 +347,18 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
     }
 
     fn close(&mut self, seq: SeqId) {
+        self.ahead.forget(seq);
         self.waiting.forget(seq);
         self.backbone.close(seq);
         self.texts.remove(&seq);
+    }
+
+    fn ahead(&mut self, target: &mut dyn Target, spans: &[Verifying<'_>]) -> Result<(), Fault> {
+        self.begin_ahead(target, spans)
+    }
+
+    fn ahead_counts(&self) -> AheadCounts {
+        self.ahead.counts
     }
 }
 

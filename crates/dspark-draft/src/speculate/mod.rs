@@ -48,6 +48,7 @@
 //!
 //! Must not know: queues, text, processes, what a drafter is made of.
 
+mod ahead;
 mod alarm;
 mod clock;
 mod draft;
@@ -100,6 +101,8 @@ pub struct Config {
     pub tap_window: usize,
     /// Which tokens are drawn in the pass.
     pub in_pass: InPass,
+    /// Whether the drafter begins the next draft while the target verifies.
+    pub overlap: bool,
     /// Failed passes a sequence survives in a row, decoding plainly after each.
     pub retries: u32,
 }
@@ -111,6 +114,7 @@ impl Default for Config {
             depth: 5,
             tap_window: 128,
             in_pass: InPass::Never,
+            overlap: false,
             retries: 1,
         }
     }
@@ -245,7 +249,7 @@ impl Speculator {
     #[must_use]
     pub fn with_clock(info: &TargetInfo, config: Config, clock: Box<dyn Clock + Send>) -> Self {
         Self {
-            width: Width::new(config.policy.clone()),
+            width: Width::new(config.policy.clone()).overlapping(config.overlap),
             sampler: Sampler::new(info.n_vocab),
             info: info.clone(),
             config,
@@ -347,9 +351,12 @@ impl Speculator {
         let drafted = self.clock.seconds();
         self.poll(turn.sink);
         self.width.observe_draft(asked, drafted - begin);
+        self.learn_ahead(turn.drafter.as_deref(), asked, drafted - begin);
         self.choose();
         self.lay_out(&turn);
         let laid_out = self.clock.seconds();
+        self.look_ahead(&mut turn);
+        self.stats.times.draft += self.clock.seconds() - laid_out;
         self.stats.times.draft += drafted - begin;
         self.stats.times.choose += laid_out - drafted;
         if !self.spans.is_empty() {

@@ -100,6 +100,7 @@ impl Sequence {
             seq: self.seq,
             epoch: Epoch(self.epoch),
             pos: self.pos,
+            ahead: 0,
             seed,
             depth,
         })

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use engine_core::seams::{Ask, Proposal};
+use engine_core::seams::{AheadCounts, Ask, Proposal, Verifying};
 use engine_core::{Drafter, Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 
 use super::Suffix;
@@ -264,6 +264,23 @@ impl<D: Drafter> Drafter for Chooser<D> {
         self.seen.remove(&seq);
         self.copy.close(seq);
         self.model.close(seq);
+    }
+
+    /// For the model; a copy takes no time. Not where a copy was just taken without asking it.
+    fn ahead(&mut self, target: &mut dyn Target, spans: &[Verifying<'_>]) -> Result<(), Fault> {
+        let asked = |span: &&Verifying<'_>| self.seen.get(&span.seq).is_none_or(|s| s.skips == 0);
+        let spans: Vec<Verifying<'_>> = spans.iter().filter(asked).copied().collect();
+        if self.lost.is_none()
+            && !spans.is_empty()
+            && let Err(fault) = self.model.ahead(target, &spans)
+        {
+            self.lost = Some(fault.to_string());
+        }
+        Ok(())
+    }
+
+    fn ahead_counts(&self) -> AheadCounts {
+        self.model.ahead_counts()
     }
 
     /// Why the model is not asked any more. Copies go on.

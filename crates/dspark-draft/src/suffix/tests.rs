@@ -63,6 +63,7 @@ fn ask(seq: u32, pos: usize, seed: TokenId, depth: u32) -> Ask {
         seq: SeqId(seq),
         epoch: Epoch(0),
         pos: pos as Pos,
+        ahead: 0,
         seed,
         depth,
     }

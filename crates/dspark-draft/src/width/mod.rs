@@ -15,15 +15,17 @@ mod calibrate;
 mod cost;
 mod judge;
 mod name;
+mod overlap;
 mod reward;
 mod rule;
 
-use engine_core::seams::Proposal;
+use engine_core::seams::{AheadCounts, Proposal};
 
 pub use calibrate::Calibration;
 pub use cost::Costs;
 pub(crate) use judge::{Judge, Outcome};
 pub use name::PolicyNameError;
+pub use overlap::step_time;
 pub use reward::RewardOptions;
 use reward::{Arm, Reward};
 pub use rule::{best, hull, left_to_right};
@@ -142,6 +144,20 @@ impl Width {
         }
     }
 
+    /// The same where the next draft may be begun while the target verifies.
+    #[must_use]
+    pub fn overlapping(mut self, on: bool) -> Self {
+        self.reward.overlap.on = on;
+        self
+    }
+
+    /// With overlap: seconds of a draft that nothing preceded, and the worth of a draft ahead beside it, as
+    /// far as they are known.
+    #[must_use]
+    pub fn overlap(&self) -> (Option<f64>, Option<f64>) {
+        self.reward.overlap.known()
+    }
+
     /// The policy.
     #[must_use]
     pub const fn policy(&self) -> &Policy {
@@ -198,6 +214,12 @@ impl Width {
     /// Takes what this step's draft took, for all sequences asked for; to be called before `choose`.
     pub fn observe_draft(&mut self, asked: usize, seconds: f64) {
         self.reward.observe_draft(asked, seconds);
+    }
+
+    /// Takes what became of drafts ahead; `asked` sequences were drafted for with nothing ahead, in
+    /// `seconds`.
+    pub fn observe_ahead(&mut self, asked: usize, seconds: f64, counts: &AheadCounts) {
+        self.reward.overlap.observe(asked, seconds, counts);
     }
 
     /// Takes what a pass took.

@@ -9,6 +9,7 @@ use engine_core::seams::Proposal;
 use super::calibrate::Calibration;
 use super::cost::Costs;
 use super::judge::Outcome;
+use super::overlap::Overlap;
 use super::rule::best;
 use super::{Choice, Measured};
 
@@ -216,6 +217,7 @@ pub(crate) struct Reward {
     spent: f64,
     lost: f64,
     survivals: Vec<f64>,
+    pub(crate) overlap: Overlap,
 }
 
 impl Reward {
@@ -235,6 +237,7 @@ impl Reward {
             spent: 0.0,
             lost: 0.0,
             survivals: Vec::new(),
+            overlap: Overlap::default(),
             options,
         }
     }
@@ -357,7 +360,9 @@ impl Reward {
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         let sorted: Vec<f64> = all.iter().map(|(a, _)| *a).collect();
         let rate = self.rate();
-        let n = best(&sorted, &self.times(base, sorted.len()), rate);
+        let mut times = self.times(base, sorted.len());
+        self.overlap.extend(&mut times, base, &all);
+        let n = best(&sorted, &times, rate);
         for (_, at) in &all[..n] {
             choices[*at].candidates += 1;
         }

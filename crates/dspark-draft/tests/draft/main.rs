@@ -3,6 +3,7 @@
 //! One binary, so that the fixtures are made once.
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod backbone;
 mod config;
 mod drafter;

@@ -17,8 +17,11 @@ pub struct Ask {
     pub seq: SeqId,
     /// Recognises late answers.
     pub epoch: Epoch,
-    /// Position of the seed: one past the committed state.
+    /// Position of the seed: one past the committed state, unless it is drafted ahead.
     pub pos: Pos,
+    /// Tokens before the seed whose context rows are missing because they are still being verified; 0 for
+    /// a draft that nothing precedes. The context ends at `pos - ahead`.
+    pub ahead: u32,
     /// The last emitted token, whose row is not in the state yet.
     pub seed: TokenId,
     /// How many candidates are wanted.
@@ -81,6 +84,12 @@ pub trait Backbone {
     /// # Errors
     /// `Lost` with the reason.
     fn health(&self) -> Result<(), Fault>;
+
+    /// Whether `submit` returns while the rows are still being computed, by somebody else: only then is a
+    /// draft ahead time that was not waited for.
+    fn is_apart(&self) -> bool {
+        false
+    }
 }
 
 /// A backbone chosen at run time: here, in a worker, or one after the other.
@@ -115,6 +124,84 @@ impl<B: Backbone + ?Sized> Backbone for Box<B> {
 
     fn health(&self) -> Result<(), Fault> {
         (**self).health()
+    }
+
+    fn is_apart(&self) -> bool {
+        (**self).is_apart()
+    }
+}
+
+/// A span that the target is about to verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verifying<'a> {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Position of the seed: one past the committed state.
+    pub pos: Pos,
+    /// The seed and its candidates, at `pos..`.
+    pub tokens: &'a [TokenId],
+}
+
+/// What became of drafts that were begun while the target verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AheadCounts {
+    /// Sequences drafted for ahead.
+    pub begun: u64,
+    /// Drafts that the next proposals were made of.
+    pub used: u64,
+    /// Drafts thrown away: a candidate was rejected, or the text ended.
+    pub lapsed: u64,
+    /// Drafts not begun because the one before was still being computed.
+    pub busy: u64,
+    /// Spans without a draft ahead because the backbone is not apart (now).
+    pub idle: u64,
+    /// Proposals of drafts ahead that the text has judged.
+    pub judged: u64,
+    /// Their candidates that were right, from the first.
+    pub right: u64,
+    /// The same of drafts that nothing preceded, at the same depths.
+    pub alone_judged: u64,
+    /// Their right candidates.
+    pub alone_right: u64,
+}
+
+impl AheadCounts {
+    /// Right candidates of a draft ahead over those of one that nothing preceded; `None` before both are
+    /// known from `least` proposals. Drafts ahead are used where the text was easy, so it may exceed 1.
+    #[must_use]
+    pub fn kappa(&self, least: u64) -> Option<f64> {
+        let known = self.judged.min(self.alone_judged) >= least.max(1) && self.alone_right > 0;
+        let mean = |right: u64, judged: u64| right as f64 / judged as f64;
+        known.then(|| mean(self.right, self.judged) / mean(self.alone_right, self.alone_judged))
+    }
+
+    /// The counts with their names.
+    #[must_use]
+    pub const fn list(&self) -> [(&'static str, u64); 9] {
+        [
+            ("begun", self.begun),
+            ("used", self.used),
+            ("lapsed", self.lapsed),
+            ("busy", self.busy),
+            ("idle", self.idle),
+            ("judged", self.judged),
+            ("right", self.right),
+            ("alone_judged", self.alone_judged),
+            ("alone_right", self.alone_right),
+        ]
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Self) {
+        self.begun += other.begun;
+        self.used += other.used;
+        self.lapsed += other.lapsed;
+        self.busy += other.busy;
+        self.idle += other.idle;
+        self.judged += other.judged;
+        self.right += other.right;
+        self.alone_judged += other.alone_judged;
+        self.alone_right += other.alone_right;
     }
 }
 
@@ -173,6 +260,20 @@ pub trait Drafter {
 
     /// Forgets a sequence.
     fn close(&mut self, seq: SeqId);
+
+    /// Begins the next drafts while the target verifies `spans`, as if all candidates were accepted. A
+    /// later `propose` makes use of those for which that came true. A drafter that cannot does nothing.
+    ///
+    /// # Errors
+    /// As [`Drafter::propose`].
+    fn ahead(&mut self, _target: &mut dyn Target, _spans: &[Verifying<'_>]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// What became of drafts ahead.
+    fn ahead_counts(&self) -> AheadCounts {
+        AheadCounts::default()
+    }
 
     /// Why a part of it is not used any more, where one failed and the rest goes on.
     fn lost(&self) -> Option<&str> {

@@ -5,6 +5,6 @@ mod drafter;
 mod owner;
 mod target;
 
-pub use drafter::{Ask, Backbone, DraftRows, Drafter, Proposal};
+pub use drafter::{AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, Verifying};
 pub use owner::{Fence, Owner, RouteSlot};
 pub use target::{Counters, Target, TargetInfo};

@@ -80,6 +80,7 @@ pub(crate) fn load(
         policy,
         depth,
         tap_window,
+        overlap: options.worker.overlap,
     };
     Ok(Some((speculation, info)))
 }
@@ -87,6 +88,10 @@ pub(crate) fn load(
 /// A worker needs a model, and a transport a worker.
 fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
     let (mode, transport) = (worker.mode, worker.transport);
+    if mode == WorkerMode::Off && worker.overlap {
+        let expected = "off without a draft worker";
+        return Err(refusal("draft overlap", expected, "on"));
+    }
     if mode != WorkerMode::Off && !model {
         let expected = "off without a drafter's model";
         return Err(refusal("draft worker", expected, mode.name()));
@@ -188,7 +193,14 @@ fn backbone(
     options: Options,
 ) -> Result<(Box<dyn Backbone + Send>, Option<WorkerInfo>), Error> {
     let mode = worker.mode;
-    let info = |watch| Some(WorkerInfo { mode, watch });
+    let overlap = worker.overlap;
+    let info = |watch| {
+        Some(WorkerInfo {
+            mode,
+            overlap,
+            watch,
+        })
+    };
     let here = |options| -> Result<Box<dyn Backbone + Send>, Error> {
         let (model, pool) = (Arc::clone(model), Arc::clone(&placed.pool));
         Ok(Box::new(LocalBackbone::new(model, pool, options)?))

@@ -99,6 +99,8 @@ pub struct WorkerOptions {
     pub mode: WorkerMode,
     /// How rows travel.
     pub transport: WorkerTransport,
+    /// Whether it begins the next draft while the target verifies.
+    pub overlap: bool,
     /// What to start.
     pub command: Option<WorkerCommand>,
 }
@@ -108,17 +110,33 @@ pub struct WorkerOptions {
 pub struct WorkerInfo {
     /// How much it was asked for.
     pub mode: WorkerMode,
+    /// Whether it was asked to begin the next draft while the target verifies.
+    pub overlap: bool,
     /// What became of it, as of now.
     pub watch: Watch,
 }
 
 impl fmt::Display for WorkerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.watch.fmt(f)
+        self.watch.fmt(f)?;
+        match self.serial() {
+            None => f.write_str(", drafting while the target verifies"),
+            Some(_) => Ok(()),
+        }
     }
 }
 
 impl WorkerInfo {
+    /// Why no draft is begun while the target verifies; `None` if drafts are.
+    #[must_use]
+    pub fn serial(&self) -> Option<String> {
+        if !self.overlap {
+            return Some("not asked for".to_owned());
+        }
+        let state = self.watch.report().state;
+        (state != State::Up).then(|| format!("the draft worker: {}", state.name()))
+    }
+
     /// Why no request can be taken: a worker is required and there is none now.
     #[must_use]
     pub fn missing(&self) -> Option<String> {

@@ -12,7 +12,6 @@ use super::mirror::Mirror;
 use super::step::Outstanding;
 use super::{Fallback, Plan, keeper::Keeper};
 use crate::handshake::Dims;
-use crate::link::Words;
 use crate::report::Watch;
 
 /// Answers that nobody has taken; older ones are dropped. As in a backbone of this process.
@@ -41,7 +40,8 @@ pub(super) struct Session {
     pub(super) waiting: VecDeque<Waiting>,
     answers: VecDeque<(Ticket, DraftRows)>,
     tickets: u64,
-    pub(super) words: Words,
+    /// The body of the newest frame, kept for its room.
+    pub(super) body: Vec<u8>,
     pub(super) watch: Watch,
     /// Refused steps in a row.
     pub(super) refusals: u32,
@@ -78,7 +78,7 @@ impl Session {
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
             tickets: 0,
-            words: Words::default(),
+            body: Vec::new(),
             refusals: 0,
             losses: VecDeque::new(),
             fallback: None,
@@ -154,7 +154,8 @@ impl Session {
             let Some(mirror) = self.mirrors.get(&ask.seq).filter(|m| !m.is_empty()) else {
                 continue;
             };
-            let (seq, expected, got) = (ask.seq, mirror.end(), ask.pos);
+            let (seq, got) = (ask.seq, ask.pos);
+            let expected = mirror.end().saturating_add(ask.ahead);
             if expected != got {
                 return Err(Fault::WrongPosition { seq, expected, got });
             }

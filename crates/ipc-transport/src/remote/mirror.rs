@@ -41,9 +41,10 @@ pub(super) struct Mirror {
 pub(super) struct Change<'a> {
     /// The use of the sequence the worker then knows.
     pub(super) epoch: u32,
-    pub(super) entries: Vec<Entry>,
-    /// Up to two runs of whole rows, in order.
-    pub(super) rows: Vec<&'a [f32]>,
+    /// What begins or takes back, then rows.
+    pub(super) entries: [Option<Entry>; 2],
+    /// Two runs of whole rows, in order; either may be empty.
+    pub(super) rows: [&'a [f32]; 2],
 }
 
 impl Mirror {
@@ -171,6 +172,7 @@ impl Mirror {
             pos,
             rows,
             tag: 0,
+            ahead: 0,
         };
         let agreed = self.joined();
         let from = match (agreed, self.theirs) {
@@ -179,12 +181,12 @@ impl Mirror {
             // A use of the sequence begins, whatever the worker may remember of an earlier one.
             (None, _) => {
                 self.epoch = epoch;
-                change.entries.push(entry(Kind::Close, epoch, 0, 0));
+                change.entries[0] = Some(entry(Kind::Close, epoch, 0, 0));
                 None
             }
             (Some(agreed), Some(theirs)) if theirs > agreed => {
                 self.epoch = epoch;
-                change.entries.push(entry(Kind::Truncate, epoch, agreed, 0));
+                change.entries[0] = Some(entry(Kind::Truncate, epoch, agreed, 0));
                 Some(agreed)
             }
             (Some(agreed), _) => Some(agreed),
@@ -197,9 +199,7 @@ impl Mirror {
         let from = from.unwrap_or(self.have);
         if from < self.end {
             let rows = self.end - from;
-            change
-                .entries
-                .push(entry(Kind::Observe, self.epoch, from, rows));
+            change.entries[1] = Some(entry(Kind::Observe, self.epoch, from, rows));
             change.rows = runs(&self.rows, self.at(from), rows as usize * self.width);
         }
         change.epoch = self.epoch;
@@ -220,17 +220,16 @@ impl Mirror {
     }
 
     /// The rows that are here, oldest first, with the first one's position.
-    pub(super) fn kept(&self) -> (Pos, Vec<&[f32]>) {
+    pub(super) fn kept(&self) -> (Pos, [&[f32]; 2]) {
         let values = (self.end - self.have) as usize * self.width;
         (self.have, runs(&self.rows, self.at(self.have), values))
     }
 }
 
 /// `values` of a ring from `from` on.
-fn runs(ring: &[f32], from: usize, values: usize) -> Vec<&[f32]> {
+fn runs(ring: &[f32], from: usize, values: usize) -> [&[f32]; 2] {
     let first = values.min(ring.len() - from);
-    let parts = [&ring[from..from + first], &ring[..values - first]];
-    parts.into_iter().filter(|part| !part.is_empty()).collect()
+    [&ring[from..from + first], &ring[..values - first]]
 }
 
 #[cfg(test)]
@@ -256,7 +255,7 @@ mod tests {
     /// Kinds with positions and rows, and the first values of the rows sent.
     fn told(m: &mut Mirror, epoch: u32) -> (Vec<Told>, Vec<Pos>) {
         let change = m.change(A, epoch);
-        let entries = change.entries.iter();
+        let entries = change.entries.iter().flatten();
         let sent: Vec<f32> = change.rows.concat();
         (
             entries.map(|e| (e.kind, e.epoch, e.pos, e.rows)).collect(),
@@ -304,7 +303,7 @@ mod tests {
             }
             let from = first + n.saturating_sub(128);
             let change = m.change(A, 1);
-            assert_eq!(change.entries[1].pos, from);
+            assert_eq!(change.entries[1].map(|e| e.pos), Some(from));
             let sent = change.rows.concat();
             assert_eq!(sent.len(), n.min(128) as usize * captures * width);
             for (at, v) in sent.iter().enumerate() {

@@ -10,7 +10,9 @@ mod ask;
 mod keeper;
 mod life;
 mod mirror;
+mod reply;
 mod step;
+mod whole;
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -231,5 +233,10 @@ impl Backbone for RemoteBackbone {
 
     fn health(&self) -> Result<(), Fault> {
         self.session.borrow().health()
+    }
+
+    /// While there is a worker: a backbone of this process computes when it is asked.
+    fn is_apart(&self) -> bool {
+        self.session.borrow().life.is_up()
     }
 }

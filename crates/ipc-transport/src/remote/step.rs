@@ -1,34 +1,29 @@
-//! One request at a time: what changed and what is asked in one frame, and the reply to it.
+//! One request at a time: what changed and what is asked, in one frame.
+//!
+//! Must not know: what comes back.
 
-use std::os::fd::AsFd;
 use std::time::Instant;
 
-use engine_core::mutant::mutant;
-use engine_core::seams::{Ask, DraftRows};
-use engine_core::{Fault, SeqId, Ticket};
+use engine_core::seams::Ask;
+use engine_core::{SeqId, Ticket};
 
 use super::ask::Session;
-use super::life::{Life, lost};
 use super::mirror::Mirror;
-use crate::copy::copied;
-use crate::error::LinkError;
-use crate::frame::{BODY_MAX, ENTRY, Entry, Header, Kind, Op, Status};
-use crate::handshake::refusal_text;
-use crate::link::Message;
+use crate::frame::{BODY_MAX, ENTRY, Entry, Header, Kind, Op};
 
 /// A request whose reply has not come.
 #[derive(Debug)]
 pub(super) struct Outstanding {
-    number: u64,
-    op: Op,
+    pub(super) number: u64,
+    pub(super) op: Op,
     /// Whom to answer.
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     /// All asks of the call.
-    asks: usize,
+    pub(super) asks: usize,
     /// The asks that were sent, with their places among all.
-    sent: Vec<(usize, Entry)>,
+    pub(super) sent: Vec<(usize, Entry)>,
     /// The worker is lost if nothing has come by then.
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 impl Outstanding {
@@ -43,7 +38,7 @@ const CHANGE_MAX: usize = 2 * ENTRY;
 
 impl Session {
     /// The deadline of a request that is sent now.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         let timeouts = self.plan.timeouts;
         let steps = self.watch.lock().steps;
         let first = steps == self.life.steps_before();
@@ -140,10 +135,15 @@ impl Session {
             epoch,
             number,
             watch,
+            body,
             ..
         } = self;
         let Some(up) = life.up_mut() else { return };
-        let (mut body, mut parts, mut rows) = (Vec::new(), Vec::<&[u8]>::new(), 0);
+        body.clear();
+        let (mut parts, mut rows) = (
+            Vec::<&[u8]>::with_capacity(2 * mirrors.len() + blocks.len()),
+            0,
+        );
         let mut epochs = Vec::with_capacity(mirrors.len());
         for (seq, mirror) in mirrors.iter_mut() {
             if only != usize::MAX && seq.index() != only {
@@ -152,11 +152,11 @@ impl Session {
             *epoch += 1;
             let change = mirror.change(*seq, *epoch);
             epochs.push((seq.0, change.epoch));
-            for entry in &change.entries {
-                entry.put(&mut body);
+            for entry in change.entries.into_iter().flatten() {
+                entry.put(body);
                 rows += u64::from(entry.rows);
             }
-            parts.extend(change.rows.into_iter().map(bytemuck::cast_slice));
+            parts.extend(change.rows.map(bytemuck::cast_slice));
         }
         if body.is_empty() && outstanding.sent.is_empty() {
             return;
@@ -164,7 +164,7 @@ impl Session {
         for (_, entry) in &mut outstanding.sent {
             let known = epochs.iter().find(|(seq, _)| *seq == entry.seq);
             entry.epoch = known.map_or(0, |(_, epoch)| *epoch);
-            entry.put(&mut body);
+            entry.put(body);
         }
         parts.extend(blocks.iter().copied().map(bytemuck::cast_slice));
         *number += 1;
@@ -172,7 +172,7 @@ impl Session {
         let header = Header::request(Op::Step, *number, 0);
         let result = up
             .link
-            .send(header, &body, &parts, Some(outstanding.deadline));
+            .send(header, body, &parts, Some(outstanding.deadline));
         {
             let mut report = watch.lock();
             report.steps += 1;
@@ -194,234 +194,6 @@ impl Session {
             self.spare.extend(self.mirrors.remove(&seq));
         }
     }
-
-    /// Waits for the reply that is due, however long it may take by the worker's own deadline.
-    pub(super) fn finish_outstanding(&mut self) {
-        while self.outstanding.is_some() {
-            if self.receive(None).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Waits for the reply that is due until `deadline`.
-    ///
-    /// # Errors
-    /// `Deadline`; the reply may still come.
-    pub(super) fn receive(&mut self, deadline: Option<Instant>) -> Result<(), Fault> {
-        let Some(due) = self.outstanding.as_ref().map(|o| o.deadline) else {
-            return Ok(());
-        };
-        let until = deadline.map_or(due, |d| d.min(due));
-        match self.reply(until) {
-            Ok(message) => self.accept(&message),
-            Err(LinkError::Deadline { .. }) if Instant::now() < due => {
-                return Err(Fault::Deadline);
-            }
-            Err(error) => self.lose(&error.to_string()),
-        }
-        Ok(())
-    }
-
-    fn reply(&mut self, until: Instant) -> Result<Message, LinkError> {
-        let up = self.life.up_mut().ok_or(LinkError::Closed)?;
-        let watch = up.watch.as_ref().map(AsFd::as_fd);
-        up.link.receive(&mut self.words, Some(until), watch)
-    }
-
-    /// Takes a reply: rows, a refusal, or what is no reply to what was asked.
-    fn accept(&mut self, message: &Message) {
-        let Some(outstanding) = self.outstanding.take() else {
-            return;
-        };
-        let header = &message.header;
-        let due = (outstanding.op, outstanding.number);
-        let right = answers(message, due) || (header.reply && mutant(354));
-        if !right {
-            self.outstanding = Some(outstanding);
-            return self.lose(&stranger(message, due).to_string());
-        }
-        {
-            let mut report = self.watch.lock();
-            report.bytes_in += header.payload;
-            report.worker_nanos += header.nanos;
-        }
-        if header.status != Status::Ok {
-            return self.refused(outstanding, header.status, &refusal_text(&message.body));
-        }
-        self.refusals = 0;
-        let Some(ticket) = outstanding.ticket else {
-            return;
-        };
-        match self.rows(&outstanding, &message.body) {
-            Ok(rows) => self.answer(ticket, rows),
-            Err(error) => {
-                self.outstanding = Some(outstanding);
-                self.lose(&error.to_string());
-            }
-        }
-    }
-
-    fn rows(&self, asked: &Outstanding, body: &[u8]) -> Result<DraftRows, LinkError> {
-        let answers = Entry::list(body)?;
-        let mut rows = vec![0; asked.asks];
-        if answers.len() != asked.sent.len() {
-            let (want, got) = (asked.sent.len(), answers.len());
-            return Err(LinkError::corrupt("answers", want, got));
-        }
-        for ((place, ask), answer) in asked.sent.iter().zip(&answers) {
-            let same = Entry {
-                kind: Kind::Answer,
-                rows: answer.rows,
-                ..*ask
-            };
-            if *answer != same || answer.rows > ask.rows {
-                let want = format!("at most {} rows for {ask:?}", ask.rows);
-                return Err(LinkError::corrupt("answer", want, format!("{answer:?}")));
-            }
-            rows[*place] = answer.rows as usize;
-        }
-        let values = rows.iter().sum::<usize>() * self.dims().n_embd as usize;
-        let floats = self.words.floats();
-        if self.words.bytes().len() != 2 * values * 4 {
-            let (want, got) = (2 * values * 4, self.words.bytes().len());
-            return Err(LinkError::corrupt("bytes of the answer", want, got));
-        }
-        let (normed, pre_norm) = floats.split_at(values);
-        Ok(DraftRows {
-            rows,
-            normed: copied(normed),
-            pre_norm: copied(pre_norm),
-        })
-    }
-
-    /// A step that was refused goes without drafts; several in a row are as good as a loss.
-    fn refused(&mut self, outstanding: Outstanding, status: Status, why: &str) {
-        const PATIENCE: u32 = 3;
-        let why = format!("a step was refused, {status:?}: {why}");
-        tracing::warn!(why, "draft worker");
-        self.refusals += 1;
-        {
-            let mut report = self.watch.lock();
-            report.refused += 1;
-            report.unanswered += outstanding.sent.len() as u64;
-            report.reason = Some(why.clone());
-        }
-        if let Some(ticket) = outstanding.ticket {
-            self.answer_nothing(ticket, outstanding.asks);
-        }
-        // What it did of the step is not known.
-        self.mirrors.values_mut().for_each(|m| m.distrust(false));
-        if self.refusals >= PATIENCE || status == Status::Lost || status == Status::TooLarge {
-            self.lose(&why);
-        }
-    }
-
-    /// A request about one sequence, and the payload of its reply.
-    fn whole(&mut self, op: Op, seq: SeqId, epoch: u32, part: &[u8]) -> Result<Vec<u8>, Fault> {
-        let deadline = self.deadline();
-        self.number += 1;
-        let number = self.number;
-        let entry = Entry {
-            kind: Kind::Whole,
-            seq: seq.0,
-            epoch,
-            pos: 0,
-            rows: 0,
-            tag: 0,
-        };
-        let mut body = Vec::new();
-        entry.put(&mut body);
-        let header = Header::request(op, number, 0);
-        let Some(up) = self.life.up_mut() else {
-            return Err(self.away());
-        };
-        if part.len() > up.link.capacity() {
-            return Err(Fault::BadState {
-                field: "length",
-                expected: format!("at most {} bytes", up.link.capacity()),
-                got: part.len().to_string(),
-            });
-        }
-        let sent = up.link.send(header, &body, &[part], Some(deadline));
-        let reply = sent.and_then(|()| self.reply(deadline));
-        let reply = reply.and_then(|m| match answers(&m, (op, number)) {
-            true => Ok(m),
-            false => Err(stranger(&m, (op, number))),
-        });
-        let message = match reply {
-            Ok(message) => message,
-            Err(error) => {
-                self.lose(&error.to_string());
-                return Err(lost(&error.to_string()));
-            }
-        };
-        match message.header.status {
-            Status::Ok => Ok(self.words.bytes().to_vec()),
-            Status::NoSuchSequence => Err(Fault::NoSuchSequence(seq)),
-            status => Err(Fault::BadState {
-                field: "draft rows",
-                expected: "a context of this draft model".to_owned(),
-                got: format!("{status:?}: {}", refusal_text(&message.body)),
-            }),
-        }
-    }
-
-    pub(super) fn save(&mut self, seq: SeqId) -> Result<Vec<u8>, Fault> {
-        if let Life::InProcess(local) = &self.life {
-            let mut saved = Vec::new();
-            local.save(seq, &mut saved)?;
-            return Ok(saved);
-        }
-        if self.mirrors.get(&seq).is_none_or(Mirror::is_empty) {
-            return Err(Fault::NoSuchSequence(seq));
-        }
-        self.turn();
-        self.finish_outstanding();
-        if !self.send_changes() {
-            return Err(self.away());
-        }
-        let epoch = self.mirrors.get(&seq).map_or(0, |m| m.epoch());
-        self.whole(Op::Save, seq, epoch, &[])
-    }
-
-    pub(super) fn load(&mut self, seq: SeqId, bytes: &[u8]) -> Result<(), Fault> {
-        if let Life::InProcess(local) = &mut self.life {
-            return local.load(seq, &mut &bytes[..]);
-        }
-        let Some(range) = (self.plan.saved_range)(bytes) else {
-            return Err(Fault::BadState {
-                field: "header",
-                expected: "a saved context".to_owned(),
-                got: format!("{} other bytes", bytes.len()),
-            });
-        };
-        self.known(seq)?;
-        self.turn();
-        self.finish_outstanding();
-        self.epoch += 1;
-        let epoch = self.epoch;
-        self.open(seq).close();
-        let done = self.whole(Op::Load, seq, epoch, bytes);
-        let mirror = self.open(seq);
-        match done {
-            Ok(_) => mirror.loaded(range.start, range.end, epoch),
-            // The worker's rows of it, if any, are unknown.
-            Err(_) => mirror.distrust(false),
-        }
-        done.map(|_| ())
-    }
-}
-
-/// Whether a message is the reply to a request.
-fn answers(message: &Message, due: (Op, u64)) -> bool {
-    message.header.reply && (message.header.op, message.header.number) == due
-}
-
-/// Another message came instead.
-fn stranger(message: &Message, (op, number): (Op, u64)) -> LinkError {
-    let got = format!("{:?} {}", message.header.op, message.header.number);
-    LinkError::corrupt("reply", format!("{op:?} {number}"), got)
 }
 
 /// An ask as it is sent; its epoch follows when the changes before it are known.
@@ -433,5 +205,6 @@ fn ask_entry(ask: &Ask, block: u32) -> Entry {
         pos: ask.pos,
         rows: ask.depth.min(block),
         tag: ask.epoch.0,
+        ahead: ask.ahead,
     }
 }

@@ -257,6 +257,7 @@ impl Worker {
             epoch: Epoch(entry.tag),
             pos: entry.pos,
             // The worker knows no token: the block holds its embedding.
+            ahead: if mutant(364) { 0 } else { entry.ahead },
             seed: 0,
             depth: entry.rows,
         };

@@ -169,10 +169,13 @@ impl Caller {
         for at in 0..8 {
             if self.rng.below(2) == 0 {
                 self.epoch += 1;
+                // One in three is drafted ahead of rows that are being verified.
+                let ahead = [0, 0, 1 + self.rng.below(5) as u32][self.rng.below(3)];
                 asks.push(Ask {
                     seq: SeqId(at as u32),
                     epoch: Epoch(self.epoch),
-                    pos: self.ends[at].unwrap_or(9),
+                    pos: self.ends[at].unwrap_or(9) + ahead,
+                    ahead,
                     seed: 3,
                     depth: self.rng.below(self.dims.block as usize + 2) as u32,
                 });

@@ -109,6 +109,7 @@ fn a_06_one_frame_a_step_for_all_layers_and_sequences() {
                 seq: SeqId(seq),
                 epoch: engine_core::Epoch(step),
                 pos: step + 1,
+                ahead: 0,
                 seed: 0,
                 depth: 3,
             };
@@ -210,6 +211,7 @@ fn tickets_are_answered_in_any_order() {
             seq: SeqId(seq),
             epoch: engine_core::Epoch(seq),
             pos: 4,
+            ahead: 0,
             seed: 0,
             depth: 2,
         }]
@@ -253,6 +255,7 @@ fn what_does_not_fit_one_payload_is_sent_before() {
         seq: SeqId(seq),
         epoch: engine_core::Epoch(0),
         pos: 45,
+        ahead: 0,
         seed: 0,
         depth: 3,
     };
@@ -283,6 +286,7 @@ fn rows_that_do_not_belong_to_the_ask_lose_the_worker() {
         seq: SeqId(0),
         epoch: engine_core::Epoch(0),
         pos: 1,
+        ahead: 0,
         seed: 0,
         depth: 2,
     };

@@ -24,6 +24,7 @@ fn ask(seq: u32, pos: u32) -> Ask {
         seq: SeqId(seq),
         epoch: Epoch(pos),
         pos,
+        ahead: 0,
         seed: 0,
         depth: 3,
     }

@@ -136,10 +136,10 @@ fn a_21_every_field_of_the_handshake_is_compared() {
         assert_eq!(step, Step::Ready);
         assert!(why.starts_with(want), "{why}");
     }
-    let (step, why) = saying(|h| h.major = 2);
+    let (step, why) = saying(|h| h.major = 3);
     assert_eq!(
         (step, why.as_str()),
-        (Step::Hello, "protocol: expected 1, got 2")
+        (Step::Hello, "protocol: expected 2, got 3")
     );
     let (step, why) = saying(|h| h.order = h.order.swap_bytes());
     assert_eq!(
@@ -415,6 +415,7 @@ fn a_start_that_is_not_wanted_any_more_is_given_up() {
         seq: SeqId(0),
         epoch: Epoch(0),
         pos: 1,
+        ahead: 0,
         seed: 0,
         depth: 1,
     };

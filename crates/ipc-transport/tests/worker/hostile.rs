@@ -114,6 +114,7 @@ fn entry(kind: Kind, seq: u32, epoch: u32, pos: u32, rows: u32) -> Entry {
         pos,
         rows,
         tag: 0,
+        ahead: 0,
     }
 }
 
@@ -438,6 +439,7 @@ fn a_08_a_wrong_reply_loses_the_worker() {
             seq: SeqId(0),
             epoch: Epoch(4),
             pos: 1,
+            ahead: 0,
             seed: 0,
             depth: 2,
         };
@@ -494,10 +496,10 @@ proptest! {
     /// Any entry survives the way, and bytes that are none are refused.
     #[test]
     fn entries_are_read_back_or_refused(
-        kind in 1u16..7, words in any::<[u32; 5]>(), bytes in prop::collection::vec(any::<u8>(), 0..100),
+        kind in 1u16..7, words in any::<[u32; 6]>(), bytes in prop::collection::vec(any::<u8>(), 0..100),
     ) {
-        let [seq, epoch, pos, rows, tag] = words;
-        let entry = Entry { kind: Kind::of(kind).unwrap(), seq, epoch, pos, rows, tag };
+        let [seq, epoch, pos, rows, tag, ahead] = words;
+        let entry = Entry { kind: Kind::of(kind).unwrap(), seq, epoch, pos, rows, tag, ahead };
         let mut body = Vec::new();
         entry.put(&mut body);
         prop_assert_eq!(Entry::list(&body).unwrap(), vec![entry]);

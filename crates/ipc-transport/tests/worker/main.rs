@@ -10,5 +10,6 @@ mod conformance;
 mod faults;
 mod handshakes;
 mod hostile;
+mod overlap;
 mod text;
 mod toy;

@@ -22,7 +22,7 @@ use testkit::rng::Rng;
 use crate::common::{CHOICES, plan, soon, threads};
 use crate::conformance::{self, shipped};
 
-fn target() -> CpuTarget {
+pub(crate) fn target() -> CpuTarget {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     let model = MODEL.get_or_init(|| {
         let models = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models");
@@ -39,7 +39,7 @@ fn target() -> CpuTarget {
 }
 
 /// A worker's backbone that waits for a restart before it is asked, so that a short text sees one.
-struct Patient(RemoteBackbone);
+pub(crate) struct Patient(RemoteBackbone);
 
 impl Backbone for Patient {
     fn observe(&mut self, seq: SeqId, pos: Pos, features: &[f32]) -> Result<(), Fault> {
@@ -71,6 +71,9 @@ impl Backbone for Patient {
     fn health(&self) -> Result<(), Fault> {
         self.0.health()
     }
+    fn is_apart(&self) -> bool {
+        self.0.is_apart()
+    }
 }
 
 #[derive(Default)]
@@ -83,14 +86,14 @@ impl Sink for Tokens {
     }
 }
 
-struct Case {
-    prompt: Vec<TokenId>,
-    plan: Arc<SamplePlan>,
-    budget: u32,
+pub(crate) struct Case {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) plan: Arc<SamplePlan>,
+    pub(crate) budget: u32,
 }
 
 impl Case {
-    fn new(prompt: usize, temperature: f32, budget: u32) -> Self {
+    pub(crate) fn new(prompt: usize, temperature: f32, budget: u32) -> Self {
         let prompts = testkit::prompts::prompts().unwrap();
         let plan = SamplePlan {
             temperature,
@@ -129,7 +132,7 @@ impl Case {
     }
 }
 
-fn shipped_plan(choice: Choice) -> Plan {
+pub(crate) fn shipped_plan(choice: Choice) -> Plan {
     let dims = worker::dims(&shipped().model, &conformance::options());
     let mut plan = plan(dims, choice, worker::saved_range);
     plan.shape.file.clone_from(&shipped().file);
@@ -137,7 +140,11 @@ fn shipped_plan(choice: Choice) -> Plan {
 }
 
 /// A drafter over a worker on a thread, with a probe on either side.
-fn drafter(plan: Plan, theirs: Probe, target: &CpuTarget) -> (DsparkDrafter<Patient>, Watch) {
+pub(crate) fn drafter(
+    plan: Plan,
+    theirs: Probe,
+    target: &CpuTarget,
+) -> (DsparkDrafter<Patient>, Watch) {
     let (threads, _) = threads(worker::load, theirs);
     let remote = RemoteBackbone::start(plan, Box::new(threads)).unwrap();
     let watch = remote.watch();
@@ -148,7 +155,7 @@ fn drafter(plan: Plan, theirs: Probe, target: &CpuTarget) -> (DsparkDrafter<Pati
 }
 
 /// A probe that fails at point `at` after the handshake, if it comes there, and whether it did.
-fn trip(at: usize, handshake: usize) -> (Probe, Arc<AtomicUsize>) {
+pub(crate) fn trip(at: usize, handshake: usize) -> (Probe, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&count);
     let probe =
@@ -162,8 +169,8 @@ fn trip(at: usize, handshake: usize) -> (Probe, Arc<AtomicUsize>) {
 }
 
 /// Points of a handshake, on either side: what comes after is of a step.
-const PARENT_SHAKE: usize = 3;
-const WORKER_SHAKE: usize = 3;
+pub(crate) const PARENT_SHAKE: usize = 3;
+pub(crate) const WORKER_SHAKE: usize = 3;
 
 fn speculative(case: &Case, plan: Plan, theirs: Probe, width: usize) -> (Vec<TokenId>, Report) {
     let mut target = target();

@@ -110,8 +110,9 @@ impl Backbone for Toy {
             self.known(ask.seq)?;
             match self.of.get(&ask.seq).filter(|c| c.low < c.end) {
                 None => out.rows.push(0),
-                Some(c) if c.end != ask.pos => {
-                    let (seq, expected, got) = (ask.seq, c.end, ask.pos);
+                Some(c) if c.end.saturating_add(ask.ahead) != ask.pos => {
+                    let (seq, got) = (ask.seq, ask.pos);
+                    let expected = c.end.saturating_add(ask.ahead);
                     return Err(Fault::WrongPosition { seq, expected, got });
                 }
                 Some(_) => self.draft(ask, block, &mut out),

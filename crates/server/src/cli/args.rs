@@ -217,6 +217,9 @@ pub(crate) struct ModelArgs {
     /// How rows travel to that process: shared (memory), stream, auto [default: auto].
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) draft_transport: Option<fourspark::WorkerTransport>,
+    /// Whether that process begins the next draft while the model verifies: on, off [default: off].
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off"])]
+    pub(crate) draft_overlap: Option<String>,
     #[command(flatten)]
     pub(crate) dialect: DialectArgs,
 }
@@ -231,6 +234,7 @@ impl ModelArgs {
             || self.draft_source.is_some()
             || self.draft_worker.is_some()
             || self.draft_transport.is_some()
+            || self.draft_overlap.is_some()
     }
 }
 
@@ -548,6 +552,7 @@ mod tests {
         assert!(parse("--draft --draft-policy fixed:5 --draft-depth 4 --stats").is_ok());
         assert!(parse("--draft-source suffix --draft-policy ewma").is_ok());
         assert!(parse("--draft --draft-worker required --draft-transport shared").is_ok());
+        assert!(parse("--draft --draft-worker required --draft-overlap on").is_ok());
         for bad in [
             "--temperature -1",
             "--temperature NaN",
@@ -565,6 +570,7 @@ mod tests {
             "--draft-depth 0",
             "--draft-source both",
             "--draft-worker on",
+            "--draft-overlap 1",
             "--draft-transport pipe",
             "--unknown",
         ] {

@@ -75,9 +75,12 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
     let mode = mode.unwrap_or_default();
     // A switch without anything to act on is none; an option is refused.
     let transport = transport.filter(|_| mode != WorkerMode::Off);
+    let overlap = switches.value("draft.overlap") == "on" && mode != WorkerMode::Off;
+    let asked = args.draft_overlap.as_deref().map(|word| word == "on");
     WorkerOptions {
         mode,
         transport: args.draft_transport.or(transport).unwrap_or_default(),
+        overlap: asked.unwrap_or(overlap),
         command: Some(command),
     }
 }

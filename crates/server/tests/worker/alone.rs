@@ -68,6 +68,7 @@ impl Draft {
             seq: SeqId(0),
             epoch: Epoch(1),
             pos,
+            ahead: 0,
             seed: 0,
             depth: 5,
         };

@@ -8,6 +8,7 @@
 mod common;
 
 mod alone;
+mod faults;
 mod serve;
 mod start;
 

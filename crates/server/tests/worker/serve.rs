@@ -9,28 +9,30 @@ use serde_json::{Value, json};
 use crate::common::client::{chat, get};
 use crate::{eventually, exists, names, open_files, program, signal};
 
-struct Serving {
+pub(crate) struct Serving {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// What it said before it listened.
     said: String,
 }
 
 impl Serving {
-    fn start(more: &[&str]) -> Self {
+    /// A server with the shipped drafter.
+    pub(crate) fn start(more: &[&str]) -> Self {
+        let draft = [
+            "--draft",
+            "--draft-policy",
+            "fixed:4",
+            "--draft-source",
+            "backbone",
+        ];
+        Self::start_with(&[&draft[..], more].concat())
+    }
+
+    pub(crate) fn start_with(more: &[&str]) -> Self {
         let mut child = program()
-            .args([
-                "serve",
-                "--port",
-                "0",
-                "--ctx",
-                "256",
-                "--threads",
-                "1",
-                "--draft",
-            ])
-            .args(["--draft-policy", "fixed:4", "--draft-source", "backbone"])
+            .args(["serve", "--port", "0", "--ctx", "256", "--threads", "1"])
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -56,11 +58,11 @@ impl Serving {
         }
     }
 
-    fn worker(&self) -> Value {
+    pub(crate) fn worker(&self) -> Value {
         get(self.address, "/props").json()["drafter"]["worker"].clone()
     }
 
-    fn pid(&self) -> Option<u32> {
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.worker()["pid"].as_u64().map(|pid| pid as u32)
     }
 }
@@ -77,7 +79,7 @@ fn ask(max: usize) -> String {
     json!({"messages": [message], "max_tokens": max}).to_string()
 }
 
-fn text(answer: &Value) -> String {
+pub(crate) fn text(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"]
         .as_str()
         .unwrap()
