@@ -392,16 +392,22 @@ fn clocked<R: Driver>(
     most: usize,
 ) -> Result<()> {
     let ids = ids(q, 11);
-    pass(t, seq, depth, &ids)?;
-    t.commit(seq, depth as u32);
-    t.clock()?;
-    pass(t, seq, depth, &ids)?;
-    t.commit(seq, depth as u32);
+    let mut at = t.pos(seq).map_or(depth, |pos| pos as usize);
+    for clocked in [false, true] {
+        if clocked {
+            t.clock()?;
+        }
+        pass(t, seq, at, &ids)?;
+        // A chunk's rows cannot be taken back: the sequence goes on.
+        at += q;
+        t.commit(seq, at as u32);
+    }
     let all = t.clocked()?;
     let launches: u64 = all.iter().map(|c| c.launches).sum();
     let millis: f64 = all.iter().map(|c| c.millis).sum();
     println!(
-        "  kernels at depth {depth}, {q} tokens: {launches} launches, {millis:.3} ms with gaps"
+        "  kernels at depth {}, {q} tokens: {launches} launches, {millis:.3} ms with gaps",
+        at - q
     );
     for c in all.iter().take(most) {
         let [x, y, z] = c.grid;
