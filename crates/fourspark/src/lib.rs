@@ -41,7 +41,7 @@
 //! | [`answer`] | events, outcomes, streams |
 //! | [`placement`] | where the model runs |
 //! | [`cpu`] | which vector instructions the kernels may use |
-//! | [`bench`] | what passes take |
+//! | [`bench`](mod@bench) | what passes take |
 //! | [`selftest`] | whether a device computes what it should |
 //! | [`feature`] | what is on, what is off, and why |
 //!
