@@ -173,6 +173,10 @@ pub fn heat(cell: &Cell, rules: &Comparison) -> Vec<Disqualifier> {
             }
             None => {}
         }
+        if run.gpu.is_some_and(|g| g.after.slowed == Some(true)) {
+            let what = format!("run {}: the GPU was slowed", run.seq);
+            found.push(Disqualifier::new(Code::Thermal, what));
+        }
         let margin = run.heat.and_then(|h| h.margin_mc);
         if let Some(margin) = margin.filter(|m| *m <= 0) {
             let over = margin.unsigned_abs();

@@ -11,6 +11,7 @@
 mod answer;
 pub mod campaign;
 pub mod canonical;
+pub mod card;
 pub mod claims;
 pub mod code;
 pub mod command;

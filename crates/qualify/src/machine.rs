@@ -90,6 +90,7 @@ pub fn machine() -> Machine {
         power_profile: read("/sys/firmware/acpi/platform_profile"),
         microcode: field("/proc/cpuinfo", "microcode"),
         gpu_arch: None,
+        gpu: None,
         load_before_centi: load_centi(),
         swapped_pages: 0,
     }

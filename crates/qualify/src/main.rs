@@ -20,7 +20,7 @@ use qualify::profile::{Comparison, Profile, names};
 use qualify::report::{Machine, Report};
 use qualify::runner::Process;
 use qualify::{
-    diff, gate, hash, html, identity, machine, quality, render, selftest, snippets, verify,
+    card, diff, gate, hash, html, identity, machine, quality, render, selftest, snippets, verify,
 };
 
 const USAGE: &str = "\
@@ -213,14 +213,20 @@ fn run_comparison(
         root: root.clone(),
         program,
         limit: Duration::from_secs(600),
+        card: None,
         sys: PathBuf::from("/sys"),
         scratch: out
             .canonicalize()
             .map_err(|e| format!("{}: {e}", out.display()))?,
     };
     let gpu_arch = gpu(comparison, options);
+    let source = |arch: &String| card::Source::of(arch, comparison.gpu_index(), &process.sys);
+    process.card = gpu_arch.as_ref().and_then(source);
+    let card = process.card.as_ref().and_then(card::Source::read);
+    let card = card.map(|(card, _)| card);
     let about = |machine| Machine {
         gpu_arch: gpu_arch.clone(),
+        gpu: card.clone(),
         ..machine
     };
     let runs = campaign::runs_here(profile, comparison, &about(Machine::default()));

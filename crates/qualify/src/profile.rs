@@ -274,6 +274,15 @@ impl Profile {
 }
 
 impl Comparison {
+    /// The number of the GPU that an arm runs on, among its kind: that of the first `--device KIND:N`.
+    #[must_use]
+    pub fn gpu_index(&self) -> u32 {
+        let args = [&self.b, &self.a].map(|arm| arm.args.windows(2));
+        let mut devices = args.into_iter().flatten().filter(|w| w[0] == "--device");
+        let number = devices.find_map(|w| w[1].split_once(':')?.1.parse().ok());
+        number.unwrap_or(0)
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.rules.pairs < 5 || self.rules.aa_pairs < 3 {
             return Err("fewer than 5 pairs or 3 pairs of control".to_owned());
@@ -329,6 +338,19 @@ mod tests {
             }
         }
         assert!(Profile::named("fast").is_err());
+    }
+
+    #[test]
+    fn the_gpu_of_a_comparison_is_that_of_its_arms() {
+        let profile = Profile::named("h200").unwrap();
+        let mut c = profile.comparison.unwrap();
+        assert_eq!(c.gpu_index(), 0);
+        c.b.args[1] = "cuda:3".to_owned();
+        assert_eq!(c.gpu_index(), 3);
+        c.b.args[1] = "cpu".to_owned();
+        assert_eq!(c.gpu_index(), 0, "none is named");
+        c.a.args = ["--device", "hip:2"].map(str::to_owned).to_vec();
+        assert_eq!(c.gpu_index(), 2);
     }
 
     /// C-17: the base of gfx1151 is the release's settings file, by digest.

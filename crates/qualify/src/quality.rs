@@ -467,6 +467,7 @@ esac
             program: PathBuf::from("/bin/sh"),
             limit: std::time::Duration::from_secs(60),
             sys: PathBuf::new(),
+            card: None,
             scratch: root.path().to_path_buf(),
         };
         let mut binary = Binary::new(&process);

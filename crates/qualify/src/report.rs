@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::canonical::canonical;
+use crate::card::Card;
 use crate::claims::ExternalClaim;
 use crate::code::Disqualifier;
 use crate::hash;
@@ -117,6 +118,9 @@ pub struct Machine {
     pub microcode: Option<String>,
     /// GPU architecture, if there is a GPU the engine can use.
     pub gpu_arch: Option<String>,
+    /// That GPU and its driver, if its tools say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Card>,
     /// Load before the start, hundredths.
     pub load_before_centi: u64,
     /// Pages swapped during the campaign.

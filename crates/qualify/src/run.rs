@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::card::Around;
 use crate::order::Side;
 
 /// What a run was for.
@@ -96,6 +97,9 @@ pub struct Run {
     pub throttled: Option<u64>,
     /// Temperatures before and after it, if there are sensors.
     pub heat: Option<Heat>,
+    /// The GPU of the comparison before and after it, if its tools say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Around>,
 }
 
 /// Temperatures around a run, thousandths of a degree Celsius.
@@ -150,5 +154,6 @@ pub fn blank(argv: Vec<String>, env: Vec<(String, String)>) -> Run {
         load_centi: 0,
         throttled: None,
         heat: None,
+        gpu: None,
     }
 }

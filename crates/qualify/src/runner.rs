@@ -10,7 +10,7 @@ use crate::command::{PROMPT, argv};
 use crate::hash;
 use crate::profile::{ArmSpec, Context, Profile, frozen_prompt};
 use crate::run::{Run, blank};
-use crate::{heat, machine};
+use crate::{card, heat, machine};
 
 /// Whoever can run an arm once.
 pub trait Runner {
@@ -29,6 +29,8 @@ pub struct Process {
     pub limit: Duration,
     /// Where the system says how hot it is, `/sys`.
     pub sys: PathBuf,
+    /// The GPU that the comparison is about.
+    pub card: Option<card::Source>,
     /// A folder for files that are needed for a while.
     pub scratch: PathBuf,
 }
@@ -41,11 +43,15 @@ impl Runner for Process {
         run.load_centi = machine::load_centi();
         let before = machine::clock_mhz();
         let cool = heat::read(&self.sys);
+        let look = || self.card.as_ref()?.read().map(|(_, look)| look);
+        let idle = look();
         let start = Instant::now();
         let answer = self.answer(&run, context);
         run.wall_us = micros(start.elapsed().as_secs_f64());
         run.clocks_mhz = before.zip(machine::clock_mhz());
         (run.throttled, run.heat) = heat::between(&cool, &heat::read(&self.sys));
+        let around = |(before, after)| card::Around { before, after };
+        run.gpu = idle.zip(look()).map(around);
         match answer.and_then(|text| take(&mut run, &text)) {
             Ok(()) => run.ok = true,
             Err(why) => run.error = why,

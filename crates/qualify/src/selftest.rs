@@ -2,6 +2,7 @@
 //! same table is what the tests run.
 
 use crate::campaign::conclude;
+use crate::card::{Around, Look};
 use crate::code::Code;
 use crate::fake;
 use crate::order::Side;
@@ -39,6 +40,29 @@ const fn b(run: &Run) -> bool {
 
 const fn any(_: &Run) -> bool {
     true
+}
+
+const LOOK: Look = Look {
+    core_mhz: 1980,
+    memory_mhz: 3201,
+    power_mw: Some(120_000),
+    temperature_mc: Some(40_000),
+    slowed: Some(false),
+};
+const GPU: Around = Around {
+    before: LOOK,
+    after: LOOK,
+};
+
+/// A comparison on a GPU whose clocks are asked for, and known.
+fn on_gpu(r: &mut Report) {
+    comparison(r, |c| {
+        (c.gpu, c.rules.clocks) = (Some("sm_90".into()), true)
+    });
+    r.machine.gpu_arch = Some("sm_90".into());
+    each(r, any, |x| {
+        (x.clocks_mhz, x.gpu) = (Some((2000, 2000)), Some(GPU))
+    });
 }
 
 macro_rules! scenarios {
@@ -123,6 +147,15 @@ scenarios! {
     };
     QualityGateMissing "runs of class near under class equal" |r| each(r, b, |x| x.class = "near: f16".into());
     ClockUnrecorded "clocks unknown" |r| comparison(r, |c| c.rules.clocks = true);
+    ClockUnrecorded "a GPU's clocks unknown" |r| {
+        on_gpu(r);
+        r.cells[0].runs[9].gpu = None;
+    };
+    Thermal "a slowed GPU" |r| {
+        on_gpu(r);
+        let run = &mut r.cells[0].runs[9];
+        run.gpu = run.gpu.map(|g| Around { after: Look { slowed: Some(true), ..g.after }, ..g });
+    };
     ClockDrift "clocks moved" |r| {
         comparison(r, |c| c.rules.clocks = true);
         each(r, any, |x| x.clocks_mhz = Some((2000, 1500)));

@@ -386,6 +386,10 @@ fn runs(case: &mut Case<'_>) {
         return;
     }
     for run in done(cell) {
+        if case.rules.gpu.is_some() && run.gpu.is_none() {
+            case.against(Code::ClockUnrecorded, format!("run {}: the GPU's", run.seq));
+            return;
+        }
         match run.clocks_mhz {
             None => {
                 case.against(Code::ClockUnrecorded, format!("run {}", run.seq));

@@ -69,6 +69,21 @@ fn c_28_a_report_from_a_pack_speaks_for_the_packed_tree() {
 }
 
 #[test]
+fn an_option_is_not_a_folder_for_a_pack() {
+    let at = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qualify"));
+    let out = command
+        .args(["pack", "--help"])
+        .current_dir(at.path())
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("--help is an option"), "{said}");
+    assert_eq!(fs::read_dir(at.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn c_28_a_pack_with_another_file_is_refused() {
     require!(Command::new("strip").arg("-V").output().is_ok(), "no strip");
     let folder = tempfile::tempdir().unwrap();

@@ -64,6 +64,11 @@ pub(crate) fn write(args: &[String]) -> Result<u8, Stop> {
     let [folder] = args else {
         return Err(refuse("pack FOLDER"));
     };
+    if folder.starts_with('-') {
+        return Err(refuse(format!(
+            "pack FOLDER: {folder} is an option, and there is none"
+        )));
+    }
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let programs = exe.parent().unwrap_or(&exe);
     let build = machine::build(&root(), String::new());
