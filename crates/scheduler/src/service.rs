@@ -325,14 +325,19 @@ fn run(mut core: Core, shared: &Shared) {
 /// Adds the thread's counts to the shared ones, then tells who has ended.
 fn publish(shared: &Shared, local: &mut Stats, core: &mut Core) {
     let add = std::mem::take(local);
+    let ended = core.take_ended();
+    // A target on a device waits for it to answer: not while it is at work for someone.
+    let counters = (!ended.is_empty() || core.active() == 0).then(|| core.counters());
     {
         let mut stats = lock(&shared.stats);
         stats.active = core.active();
-        stats.target = core.counters();
+        if let Some(counters) = counters {
+            stats.target = counters;
+        }
         stats.drafter_lost = core.drafter_lost().cloned();
         stats.drafter_alarm = core.drafter_alarm();
         stats.speculation.clone_from(core.speculation());
         stats.add(&add);
     }
-    core.take_ended().into_iter().for_each(Ended::deliver);
+    ended.into_iter().for_each(Ended::deliver);
 }

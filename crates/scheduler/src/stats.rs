@@ -44,7 +44,7 @@ pub struct Stats {
     pub drafter_lost: Option<String>,
     /// Why the drafter seems not to fit the target, while its proposals are hardly ever right.
     pub drafter_alarm: Option<String>,
-    /// What the target counted since its start; `None` if it does not count.
+    /// What the target counted until the last answer ended; `None` if it does not count.
     pub target: Option<Counters>,
     /// Everything the speculative loop counted.
     pub speculation: dspark_draft::stats::Stats,
