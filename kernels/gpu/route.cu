@@ -2,9 +2,11 @@
 //
 // route_top_k, route_hash
 //   formula  p = sqrt(softplus(logit)); experts = the best `used` by p + bias (rule 14), or the token's
-//            row of the table; w = (scale * p) / (sum of p in slot order from +0); counts[expert] += 1
+//            row of the table; w = (scale * p) / (sum of p in slot order from +0); counts[expert] += 1;
+//            visits += experts chosen at least once
 //   shapes   logits [n][experts] f32; bias [experts], or tokens [n] u32 and table [vocabulary][used] u32;
 //            chosen [n][used] u32, weights [n][used] f32, counts [experts] u64 (added to) or null;
+//            visits u64 (added to) or null, for up to 8 tokens;
 //            units [n * used] and order [n * used] u32 as route_plan's, for up to 8 tokens; or units of
 //            {expert, slot, 1, 0}, every slot on its own, and no order; or neither;
 //            experts up to 512, used up to 16
@@ -13,8 +15,9 @@
 //            each of 32 experts among them by 32 exchanges that do not wait for each other, then a thread counts how many of all
 //            groups' best come before its own; ranks are unique, so that no step of a selection follows another
 // route_plan
-//   formula  slots sorted by expert (stable), and each expert's run cut into units of up to `wide`
-//   shapes   chosen [slots] u32; order [slots] u32; units [slots] of {expert, first place in order,
+//   formula  slots sorted by expert (stable), and each expert's run cut into units of up to `wide`;
+//            visits += experts chosen at least once
+//   shapes   chosen [slots] u32; visits u64 (added to) or null; order [slots] u32; units [slots] of {expert, first place in order,
 //            slots, 0}, those past the last all zero
 //   launch   one block of 512 threads, a thread an expert; for more tokens than route_top_k plans itself
 //   cost     a thread reads all of `chosen` twice
@@ -50,7 +53,7 @@ struct RouteShared {
 struct RouteOut {
   u32* chosen;
   float* weights;
-  u64* counts;
+  u64 *counts, *visits;
   u32x4* units;
   u32* order;
 };
@@ -96,6 +99,11 @@ FS_DEVICE void route_weigh(const RouteSlots& sh, const RouteOut& out, u64 first,
   out.weights[at] = fs_div(fs_mul(scale, sh.p[slot]), sum);
   if (out.counts) fs_count(&out.counts[sh.chosen[slot]], (u64)1);
   if (out.units && !out.order) out.units[at] = u32x4{sh.chosen[slot], (u32)at, 1, 0};
+  if (out.visits) {
+    bool again = false;
+    for (i32 s = 0; s < slot; s++) again |= sh.chosen[s] == sh.chosen[slot];
+    if (!again) fs_count(out.visits, (u64)1);
+  }
 }
 
 // The plan of a pass that is one block's. A thread a slot counts what comes before it, all threads call.
@@ -125,8 +133,8 @@ FS_DEVICE void route_order(RouteSlots& sh, const RouteOut& out, i32 slots, u32 w
 }
 
 FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
-                               float* FS_RESTRICT weights, u64* counts, u32x4* units, u32* order, i32 n, i32 experts, i32 used, i32 wide,
-                               float scale) {
+                               float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units, u32* order, i32 n, i32 experts,
+                               i32 used, i32 wide, float scale) {
   FS_SHARED(RouteShared, sh);
   const i32 first = (i32)fs_bid_x() * ROUTE_TOKENS, tokens = n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS;
   const i32 groups = (experts + 31) / 32;
@@ -136,15 +144,15 @@ FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_
   }
   fs_barrier();
   route_select(sh, tokens, groups * used, used);
-  const RouteOut out = {chosen, weights, counts, units, order};
+  const RouteOut out = {chosen, weights, counts, visits, units, order};
   route_weigh(sh.slots, out, (u64)first * (u64)used, tokens * used, used, scale);
   if (order) route_order(sh.slots, out, tokens * used, (u32)wide);
 }
 FS_EXPORT(route_top_k, 512)
 
 FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
-                              u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u32x4* units, u32* order, i32 n,
-                              i32 experts, i32 used, i32 wide, float scale) {
+                              u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units,
+                              u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale) {
   FS_SHARED(RouteSlots, sh);
   const i32 slot = (i32)fs_tid(), first = (i32)fs_bid_x() * ROUTE_TOKENS;
   const i32 slots = (n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS) * used;
@@ -154,7 +162,7 @@ FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RES
     sh.p[slot] = fs_sqrt_softplus(logits[token * (u64)experts + sh.chosen[slot]]);
   }
   fs_barrier();
-  const RouteOut out = {chosen, weights, counts, units, order};
+  const RouteOut out = {chosen, weights, counts, visits, units, order};
   route_weigh(sh, out, (u64)first * (u64)used, slots, used, scale);
   if (order) route_order(sh, out, slots, (u32)wide);
 }
@@ -164,11 +172,13 @@ struct PlanShared {
   u32 slots[ROUTE_EXPERTS], units[ROUTE_EXPERTS];
 };
 
-FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots, i32 wide) {
+FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
+                              i32 wide) {
   FS_SHARED(PlanShared, sh);
   const u32 expert = fs_tid();
   u32 mine = 0;
   for (i32 s = 0; s < slots; s++) mine += chosen[s] == expert ? 1 : 0;
+  if (visits && mine > 0) fs_count(visits, (u64)1);
   sh.slots[expert] = mine;
   sh.units[expert] = (mine + (u32)wide - 1) / (u32)wide;
   fs_barrier();

@@ -168,6 +168,11 @@ fn routes<R: Runner>(
         ("experts", u32_bytes(&case.chosen), outs[0]),
         ("counts", counts(&case.after), outs[2]),
     ];
+    if s.visited() {
+        outs.push(runner.load(&counts(&[VISITS]), 0)?);
+        let after = counts(&[VISITS + distinct(&case.chosen)]);
+        wanted.push(("visits", after, outs[3]));
+    }
     let (order, list) = case.units(units);
     for (what, want) in [("units", list), ("order", order)] {
         if !want.is_empty() {
@@ -189,6 +194,15 @@ fn routes<R: Runner>(
         outcomes.push(compare_bytes(format!("{name} {what}"), &want, &got));
     }
     Ok(outcomes)
+}
+
+/// A counter that goes on from where it was.
+const VISITS: u64 = 5 << 32;
+
+/// How many experts are among the chosen.
+fn distinct(chosen: &[u32]) -> u64 {
+    let all: std::collections::BTreeSet<&u32> = chosen.iter().collect();
+    all.len() as u64
 }
 
 /// Slots by expert, and units of at most `wide` of one expert: `[slots]` of four words.
@@ -218,13 +232,16 @@ fn plan<R: Runner>(
     let (order, units) = planned(&chosen, wide);
     let buffers = [
         runner.load(&u32_bytes(&chosen), 0)?,
+        runner.load(&VISITS.to_le_bytes(), 0)?,
         runner.poisoned(slots * 4)?,
         runner.poisoned(slots * UNIT_BYTES)?,
     ];
     runner.launch(&route::plan(slots, wide)?, &buffers)?;
     let name = format!("route_plan {slots} slots, {experts} experts, {wide} wide");
-    let (got, got_units) = (runner.read(buffers[1])?, runner.read(buffers[2])?);
+    let (got, got_units) = (runner.read(buffers[2])?, runner.read(buffers[3])?);
+    let visits = (VISITS + distinct(&chosen)).to_le_bytes();
     Ok(vec![
+        compare_bytes(format!("{name} visits"), &visits, &runner.read(buffers[1])?),
         compare_bytes(format!("{name} order"), &u32_bytes(&order), &got),
         compare_bytes(format!("{name} units"), &u32_bytes(&units), &got_units),
     ])

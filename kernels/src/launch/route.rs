@@ -32,7 +32,7 @@ pub struct Shape {
     pub used: usize,
     /// Factor of the weights.
     pub scale: f32,
-    /// Whether routes are counted.
+    /// Whether routes are counted, and the experts visited where the pass is one block's.
     pub counted: bool,
     /// The units that are written.
     pub units: Units,
@@ -71,6 +71,12 @@ impl Shape {
             .arg(Arg::Read(bytes(name, &[self.n, self.experts, 4])?)))
     }
 
+    /// Whether this launch counts the experts visited: it sees the whole pass. [`plan`] does otherwise.
+    #[must_use]
+    pub fn visited(&self) -> bool {
+        self.counted && self.units != Units::Later && self.n <= PLANNED
+    }
+
     fn wide(&self) -> usize {
         match self.units {
             Units::Planned(wide) => wide,
@@ -90,6 +96,7 @@ impl Shape {
             .arg(Arg::Write(slots))
             .arg(Arg::Write(slots))
             .arg(write(self.counted, counts))
+            .arg(write(self.visited(), 8))
             .arg(write(self.units != Units::Later, units))
             .arg(write(matches!(self.units, Units::Planned(_)), slots))
             .arg(Arg::I32(int(name, "tokens", self.n)?))
@@ -101,8 +108,8 @@ impl Shape {
 }
 
 /// The best experts by score + bias. Buffers: logits `[n][experts]` f32, bias `[experts]`, chosen
-/// `[n][used]` u32, weights `[n][used]` f32, counts `[experts]` u64 if `counted` (added to), units
-/// `[n * used]` of 16 bytes if asked for, order `[n * used]` u32 if planned.
+/// `[n][used]` u32, weights `[n][used]` f32, counts `[experts]` u64 if `counted` (added to), visits
+/// one u64 if [`Shape::visited`] (added to), units `[n * used]` of 16 bytes if asked for, order `[n * used]` u32 if planned.
 ///
 /// # Errors
 /// `Shape`.
@@ -126,8 +133,8 @@ pub fn hash(s: &Shape, vocabulary: usize) -> Result<Call, KernelError> {
     )
 }
 
-/// Slots sorted by expert, in units of up to `wide` slots. Buffers: chosen `[slots]` u32, order
-/// `[slots]` u32, units `[slots]` of 16 bytes.
+/// Slots sorted by expert, in units of up to `wide` slots. Buffers: chosen `[slots]` u32, visits one u64 (added
+/// to), order `[slots]` u32, units `[slots]` of 16 bytes.
 ///
 /// # Errors
 /// `Shape`.
@@ -137,6 +144,7 @@ pub fn plan(slots: usize, wide: usize) -> Result<Call, KernelError> {
     require(NAME, "slots of a unit", "at least 1", wide, wide > 0)?;
     Ok(Call::new(SOURCE, NAME, [1, 1, 1], 512)
         .arg(Arg::Read(bytes(NAME, &[slots, 4])?))
+        .arg(Arg::Write(8))
         .arg(Arg::Write(bytes(NAME, &[slots, 4])?))
         .arg(Arg::Write(bytes(NAME, &[slots, UNIT_BYTES])?))
         .arg(Arg::I32(int(NAME, "slots", slots)?))

@@ -26,6 +26,9 @@ pub(crate) struct Gpu<R: Driver> {
     arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
     staging: Option<Staging<R>>,
+    /// Bytes of matrices that the products put so far read each time they run, without those of stacks of which a
+    /// list says which are read.
+    pub(crate) read: u64,
     /// Times launches while there is one.
     pub(crate) clock: Option<Clock<R>>,
 }
@@ -38,6 +41,7 @@ impl<R: Driver> Gpu<R> {
             kernels,
             arenas: None,
             staging: None,
+            read: 0,
             clock: None,
         })
     }

@@ -47,7 +47,8 @@ impl Shape {
 enum Known<R: Driver> {
     /// Run once.
     Seen,
-    Built(Graph<R>),
+    /// With the bytes of weights that it reads.
+    Built(Graph<R>, u64),
 }
 
 /// What happened so far.
@@ -86,38 +87,44 @@ impl<R: Driver> Graphs<R> {
         tokens <= self.most_tokens && !mutant(370)
     }
 
-    /// Runs `work`, which submits the launches of a shape to `stream`, or what was captured of it.
+    /// Runs `work`, which submits the launches of a shape to `stream`, or what was captured of it. The answer is that
+    /// of `work` when it was captured: bytes of weights that the launches read.
     pub(crate) fn run(
         &mut self,
         shape: Shape,
         stream: &Stream<R>,
-        work: impl FnOnce() -> Result<(), KernelError>,
-    ) -> Result<(), KernelError> {
-        match self.known.get(&shape) {
+        work: impl FnOnce() -> Result<u64, KernelError>,
+    ) -> Result<u64, KernelError> {
+        let read = match self.known.get(&shape) {
             None => {
-                work()?;
+                let read = work()?;
                 self.remember(shape, Known::Seen);
-                return Ok(());
+                return Ok(read);
             }
-            Some(Known::Built(graph)) => {
+            Some(Known::Built(graph, read)) => {
                 stream.launch_graph(graph)?;
                 self.counts.operations += graph.operations() as u64;
+                *read
             }
             Some(Known::Seen) => {
-                let graph = capture(stream, work)?;
+                let (graph, read) = capture(stream, work)?;
                 // Its operations were counted as launches when they were captured.
                 stream.launch_graph(&graph)?;
                 self.counts.built += 1;
-                self.remember(shape, Known::Built(graph));
+                self.remember(shape, Known::Built(graph, read));
+                read
             }
-        }
+        };
         self.counts.launched += 1;
-        Ok(())
+        Ok(read)
     }
 
     fn remember(&mut self, shape: Shape, known: Known<R>) {
         if self.known.len() >= SHAPES && !self.known.contains_key(&shape) {
-            let built = self.known.values().filter(|k| matches!(k, Known::Built(_)));
+            let built = self
+                .known
+                .values()
+                .filter(|k| matches!(k, Known::Built(..)));
             self.counts.dropped += built.count() as u64;
             // All of them: which one comes back is not known, and this is rare.
             self.known.clear();
@@ -129,11 +136,11 @@ impl<R: Driver> Graphs<R> {
 /// Captures what `work` submits; its own errors pass through.
 fn capture<R: Driver>(
     stream: &Stream<R>,
-    work: impl FnOnce() -> Result<(), KernelError>,
-) -> Result<Graph<R>, KernelError> {
-    let mut other = None;
+    work: impl FnOnce() -> Result<u64, KernelError>,
+) -> Result<(Graph<R>, u64), KernelError> {
+    let (mut other, mut read) = (None, 0);
     let captured = stream.capture(|_| {
-        work().map_err(|e| match e {
+        work().map(|bytes| read = bytes).map_err(|e| match e {
             KernelError::Device(fault) => fault,
             e => {
                 let words = e.to_string();
@@ -150,6 +157,6 @@ fn capture<R: Driver>(
     });
     match other {
         Some(e) => Err(e),
-        None => Ok(captured?),
+        None => Ok((captured?, read)),
     }
 }

@@ -8,6 +8,7 @@
 
 mod arena;
 mod clock;
+mod counts;
 mod draws;
 mod gpu;
 mod graphs;
@@ -21,5 +22,6 @@ mod upload;
 mod weights;
 
 pub use clock::Clocked;
+pub use counts::Counts;
 pub use graphs::GraphCounts;
-pub use target::{Counts, DeviceTarget, Settings};
+pub use target::{DeviceTarget, Settings};

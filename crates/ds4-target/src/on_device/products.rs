@@ -106,6 +106,7 @@ impl<R: Driver> Gpu<R> {
     ) -> Result<(), KernelError> {
         let n = input.n;
         let out = out.rows(0, n, 4 * w.rows);
+        self.read += w.slot.len;
         let Some(stack) = &w.tiles else {
             let call = dense::product(w.format, w.rows, w.k, n)?;
             return self.put(&call, &[w.slot, input.rows.x, out]);
@@ -152,6 +153,7 @@ impl<R: Driver> Gpu<R> {
         out: Slot,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
+        self.read += whole(&[w], &units.work);
         let call = self.on_stack(stack, &units.work)?;
         let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
@@ -172,6 +174,7 @@ impl<R: Driver> Gpu<R> {
         out: &Rows,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
+        self.read += whole(&w, &units.work);
         let launch = if many(&units.work, self.kernels.width()) {
             grouped::gate_up
         } else {
@@ -184,6 +187,14 @@ impl<R: Driver> Gpu<R> {
         slots.extend([out.q, out.meta]);
         slots.extend(floats.then_some(out.x));
         self.put(&call, &slots)
+    }
+}
+
+/// Bytes of matrices that are all read; none where a list says which are.
+fn whole(w: &[&Matrix], work: &Work) -> u64 {
+    match work.wide {
+        0 => w.iter().map(|w| w.slot.len).sum(),
+        _ => 0,
     }
 }
 

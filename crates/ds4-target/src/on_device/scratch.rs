@@ -106,6 +106,8 @@ pub(crate) struct Scratch {
     pub(crate) chosen: Slot,
     pub(crate) weights: Slot,
     pub(crate) routed: Slot,
+    /// `[n_layer]` u64: experts visited in all passes.
+    pub(crate) visits: Slot,
     /// `[s]` of 16 bytes, `[s]` u32.
     pub(crate) units: Slot,
     pub(crate) order: Slot,
@@ -188,6 +190,7 @@ impl Scratch {
             chosen: l.take(&[s, 4])?,
             weights: l.take(&[s, 4])?,
             routed: l.take(&[m.n_expert, 8])?,
+            visits: l.take(&[m.n_layer, 8])?,
             units: l.take(&[s, UNIT_BYTES])?,
             order: l.take(&[s, 4])?,
             gate: l.take(&[s.max(n), ff, 4])?,

@@ -16,9 +16,10 @@ use sampling::Sampler;
 
 use super::arena::Arena;
 use super::clock::{Clock, Clocked};
+use super::counts::clear;
 use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
-use super::graphs::{GraphCounts, Graphs, Shape};
+use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
 use super::layers::{Pass, Tapped};
 use super::products::Input;
@@ -49,43 +50,28 @@ impl std::fmt::Debug for Settings<'_> {
     }
 }
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Passes.
-    pub passes: u64,
-    /// Launches of kernels, those captured counted once.
-    pub launches: u64,
-    /// Images loaded.
-    pub images: u64,
-    /// Graphs.
-    pub graphs: GraphCounts,
-    /// Rows that were drawn on the device.
-    pub device_draws: u64,
-    /// Rows that wanted a token only and were drawn on the host: their plan has a bias.
-    pub host_draws: u64,
-}
-
 /// The target on a device.
 #[derive(Debug)]
 pub struct DeviceTarget<R: Driver> {
-    model: Arc<Model>,
+    pub(super) model: Arc<Model>,
     options: Options,
     info: TargetInfo,
     shape: StateShape,
     ropes: Ropes,
-    gpu: Gpu<R>,
-    weights: Weights,
+    pub(super) gpu: Gpu<R>,
+    pub(super) weights: Weights,
     state: State,
-    scratch: Scratch,
-    graphs: Graphs<R>,
+    pub(super) scratch: Scratch,
+    pub(super) graphs: Graphs<R>,
     seqs: Vec<Option<Marks>>,
     batch: Batch,
     rows: Rows,
-    answers: Answers,
+    pub(super) answers: Answers,
     inputs: Vec<u8>,
     in_flight: Option<Ticket>,
-    passes: u64,
+    pub(super) passes: u64,
+    /// Bytes of weights read by products, without experts.
+    pub(super) read: u64,
     sampler: Sampler,
 }
 
@@ -115,7 +101,7 @@ impl<R: Driver> DeviceTarget<R> {
         let layouts = [&plan.layout, &state.layout, &scratch.layout];
         gpu.allocate(layouts, scratch.staging())?;
         upload::run(&mut gpu, &plan, settings.progress)?;
-        gpu.fill_slot(scratch.routed, 0)?;
+        clear(&gpu, &scratch)?;
         drop(plan);
         Ok(Self {
             info: options.info(&model),
@@ -134,6 +120,7 @@ impl<R: Driver> DeviceTarget<R> {
             inputs: Vec::new(),
             in_flight: None,
             passes: 0,
+            read: 0,
             options,
             model,
         })
@@ -149,33 +136,6 @@ impl<R: Driver> DeviceTarget<R> {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
-    }
-
-    /// What happened so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        let kernels = self.gpu.kernels.counts();
-        Counts {
-            passes: self.passes,
-            launches: kernels.launches,
-            images: kernels.images,
-            graphs: self.graphs.counts,
-            device_draws: self.answers.draws.drawn,
-            host_draws: self.answers.draws.fallbacks,
-        }
-    }
-
-    /// How often each expert was chosen since the start, all layers together; `[n_expert]`.
-    ///
-    /// # Errors
-    /// `Lost`.
-    pub fn routed(&self) -> Result<Vec<u64>, Fault> {
-        let bytes = self
-            .gpu
-            .read(self.scratch.routed)
-            .map_err(|e| self.lost(&e))?;
-        let (words, _) = bytes.as_chunks::<8>();
-        Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
     /// From here on passes are launched one by one and each launch is timed, until [`Self::clocked`].
@@ -207,8 +167,7 @@ impl<R: Driver> DeviceTarget<R> {
         let fill = |arena| self.gpu.fill(arena, 0xff).map_err(|e| self.lost(&e));
         fill(Arena::State)?;
         fill(Arena::Scratch)?;
-        let routed = self.gpu.fill_slot(self.scratch.routed, 0);
-        routed.map_err(|e| self.lost(&e))
+        clear(&self.gpu, &self.scratch).map_err(|e| self.lost(&e))
     }
 
     /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
@@ -260,7 +219,7 @@ impl<R: Driver> DeviceTarget<R> {
         Ok(host)
     }
 
-    fn lost(&self, why: &KernelError) -> Fault {
+    pub(super) fn lost(&self, why: &KernelError) -> Fault {
         Fault::Lost {
             what: self.gpu.device().id().to_string(),
             why: why.to_string(),
@@ -304,6 +263,7 @@ impl<R: Driver> DeviceTarget<R> {
         };
         let way = self.answers.draws.way(part.out.clone());
         let stream = Arc::clone(&self.gpu.stream);
+        let before = self.gpu.read;
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
@@ -316,13 +276,16 @@ impl<R: Driver> DeviceTarget<R> {
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
-            self.graphs.run(shape, &stream, || {
+            self.read += self.graphs.run(shape, &stream, || {
+                let before = pass.gpu.read;
                 pass.layers(&tapped)?;
-                pass.head(0, rows, way)
+                pass.head(0, rows, way)?;
+                Ok(pass.gpu.read - before)
             })?;
         } else {
             pass.layers(&tapped)?;
         }
+        let before = if graph { pass.gpu.read } else { before };
         for first in (0..rows).step_by(most) {
             let n = most.min(rows - first);
             if !graph {
@@ -331,6 +294,7 @@ impl<R: Driver> DeviceTarget<R> {
             let row = part.out.start + first;
             self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
         }
+        self.read += pass.gpu.read - before;
         let features = part
             .pieces
             .clone()
@@ -426,11 +390,11 @@ impl<R: Driver> Target for DeviceTarget<R> {
         &self.info
     }
 
-    /// Weights read are not counted: which experts a pass took stays on the device.
+    /// Waits for the device: which experts passes visited is counted there.
     fn counters(&self) -> Option<Counters> {
         let counts = self.counts();
         Some(Counters {
-            weight_bytes: None,
+            weight_bytes: self.weight_bytes().ok(),
             launches: counts.launches + counts.graphs.operations,
             fallbacks: counts.host_draws,
             stalls: 0,

@@ -35,7 +35,8 @@ pub struct TargetInfo {
 /// them, to know which path was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes of weights that products read; `None` where that is not counted.
+    /// Bytes of weights that products read, each matrix once a pass, as the device holds them; `None` where that is
+    /// not counted.
     pub weight_bytes: Option<u64>,
     /// Groups of work that ran: products of one region on a CPU, kernels on a device. The same for the
     /// same passes, however many threads there are.

@@ -285,6 +285,8 @@ impl<R: Driver> Pass<'_, R> {
         let group = m.n_head * m.head_dim / m.o_groups;
         let slots = n * m.o_groups;
         let low = s.low.x.rows(0, slots, 4 * m.o_lora);
+        // Every group has a slot of every token: all matrices are read.
+        self.gpu.read += w.o_a.slot.len;
         match &w.o_a.tiles {
             Some(stack) => {
                 let mut o = Input::blocks(s.o.folded(group), slots);

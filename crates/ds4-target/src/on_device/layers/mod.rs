@@ -76,7 +76,7 @@ impl<R: Driver> Pass<'_, R> {
         self.attention(at, layer, &mut h)?;
         self.gpu.put(&hc::post(n, d, 0)?, &[x, block, mix])?;
         let mut h = self.pre(&layer.hc_ffn, layer.moe.norm)?;
-        self.experts(&layer.moe, &mut h)?;
+        self.experts(at, &layer.moe, &mut h)?;
         let used = self.meta.n_used;
         let slots = s.y.rows(0, n * used, 4 * d);
         self.gpu

@@ -22,10 +22,10 @@ struct Half<'a> {
 }
 
 impl<R: Driver> Pass<'_, R> {
-    /// The sublayer: `h` normed input; writes `block` (the shared expert) and `y` (slots of the routed ones).
-    pub(super) fn experts(&mut self, w: &Moe, h: &mut Input) -> Result<(), KernelError> {
+    /// The sublayer of layer `at`: `h` normed input; writes `block` (the shared expert) and `y` (slots of the routed ones).
+    pub(super) fn experts(&mut self, at: usize, w: &Moe, h: &mut Input) -> Result<(), KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
-        let units = self.route(w, h)?;
+        let units = self.route(at, w, h)?;
         let plain = Units {
             work: Work::plain(n),
             ..units
@@ -63,7 +63,7 @@ impl<R: Driver> Pass<'_, R> {
     }
 
     /// Experts of every token and their units of work.
-    fn route(&mut self, w: &Moe, h: &mut Input) -> Result<Units, KernelError> {
+    fn route(&mut self, at: usize, w: &Moe, h: &mut Input) -> Result<Units, KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         self.gpu.product(&w.router, h, s.logits)?;
         let slots = n * m.n_used;
@@ -99,12 +99,14 @@ impl<R: Driver> Pass<'_, R> {
             }
         };
         given.extend([chosen, weights, s.routed]);
+        let visits = s.visits.rows(at, 1, 8);
+        given.extend(shape.visited().then_some(visits));
         given.extend((units != route::Units::Later).then_some(list));
         given.extend(matches!(units, route::Units::Planned(_)).then_some(order));
         self.gpu.put(&call, &given)?;
         if units == route::Units::Later {
             let call = route::plan(slots, wide)?;
-            self.gpu.put(&call, &[chosen, order, list])?;
+            self.gpu.put(&call, &[chosen, visits, order, list])?;
         }
         Ok(Units {
             work: Work {
