@@ -12,6 +12,7 @@
 #include "fs_a8.h"
 
 FS_KERNEL(a8_quantise, 256, 1)(const float* FS_RESTRICT x, i8* FS_RESTRICT q, fs_a8_meta* FS_RESTRICT meta, i32 blocks) {
+  fs_begin();
   const u64 block = (u64)fs_bid_x() * 8 + fs_warp(), at = block * 32 + fs_lane();
   const bool inside = block < (u64)blocks;
   const fs_a8_value v = fs_a8_block(inside ? x[at] : 0.0f);

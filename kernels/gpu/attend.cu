@@ -155,6 +155,7 @@ FS_DEVICE void attend(AttendShared& sh, const Rows& rows, float* m, float* l, fl
 FS_KERNEL(attend_chunk, 256, 2)(const float* FS_RESTRICT q, const float* FS_RESTRICT rows, const u32* FS_RESTRICT keys,
                                 const u32* FS_RESTRICT counts, float* FS_RESTRICT m, float* FS_RESTRICT l, float* FS_RESTRICT acc,
                                 i32 heads, i32 dim, i32 stride, float scale) {
+  fs_begin();
   FS_SHARED(AttendShared, sh);
   const i32 count = attend_count(counts);
   if (count <= 0) return;  // the same for all threads
@@ -180,6 +181,7 @@ FS_DEVICE float attend_back(float v, const f32x2* angles, i32 d, i32 dim, i32 n_
 FS_KERNEL(attend_merge, 128, 1)(const float* FS_RESTRICT m, const float* FS_RESTRICT l, const float* FS_RESTRICT acc,
                                 const float* FS_RESTRICT sinks, const u32* FS_RESTRICT counts, const f32x2* FS_RESTRICT angles, float* out,
                                 i8* q, fs_a8_meta* meta, i32 heads, i32 dim, i32 n_rot, i32 stride) {
+  fs_begin();
   FS_SHARED(AttendMergeShared, sh);
   const i32 thread = (i32)fs_tid(), head = (i32)fs_bid_x(), pos = (i32)fs_bid_y();
   const i32 chunks = (stride + ATTEND_KEYS - 1) / ATTEND_KEYS, mine = ((i32)counts[pos] + ATTEND_KEYS - 1) / ATTEND_KEYS;

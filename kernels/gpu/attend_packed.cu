@@ -241,6 +241,7 @@ FS_DEVICE void packed_stage(PackedShared& sh, const PackedFour* query, const u8*
 FS_KERNEL(attend_chunk_packed, 256, 2)(const float* FS_RESTRICT q, const u8* FS_RESTRICT raw, const u8* FS_RESTRICT comp,
                                        const u32* FS_RESTRICT keys, const u32* FS_RESTRICT counts, float* FS_RESTRICT m,
                                        float* FS_RESTRICT l, float* FS_RESTRICT acc, i32 heads, i32 dim, i32 n_rot, i32 stride, float scale) {
+  fs_begin();
   FS_SHARED(PackedShared, sh);
   const u64 pos = fs_bid_z(), chunk = fs_bid_x(), head = fs_bid_y() * (u64)PACKED_HEADS;
   const i32 left = (i32)counts[pos] - (i32)chunk * PACKED_KEYS, count = left < PACKED_KEYS ? left : PACKED_KEYS;

@@ -23,6 +23,7 @@ FS_DEVICE u32 bench_hash(u32 v) {
 }
 
 FS_KERNEL(bench_fill, 256, 1)(u32* out, u32 thousands, u32 seed, u32 mask_and, u32 mask_or) {
+  fs_begin();
   const u64 n = (u64)thousands * 1024, threads = 4096ull * 256;
   for (u64 i = (u64)fs_bid_x() * 256 + fs_tid(); i < n; i += threads)
     out[i] = (bench_hash((u32)i * 2654435761u + (u32)(i >> 32) + seed) & mask_and) | mask_or;
@@ -30,6 +31,7 @@ FS_KERNEL(bench_fill, 256, 1)(u32* out, u32 thousands, u32 seed, u32 mask_and, u
 FS_EXPORT(bench_fill, 256)
 
 FS_KERNEL(bench_read, 512, 2)(const u32x4* FS_RESTRICT in, u32* out, u32 thousands, u32 blocks) {
+  fs_begin();
   const u64 n = (u64)thousands * 1024, threads = (u64)blocks * 512;
   u32 sum = 0;
   u64 i = (u64)fs_bid_x() * 512 + fs_tid();
@@ -44,6 +46,7 @@ FS_KERNEL(bench_read, 512, 2)(const u32x4* FS_RESTRICT in, u32* out, u32 thousan
 FS_EXPORT(bench_read, 512)
 
 FS_KERNEL(bench_copy, 512, 2)(const u32x4* FS_RESTRICT in, u32x4* FS_RESTRICT out, u32 thousands, u32 blocks) {
+  fs_begin();
   const u64 n = (u64)thousands * 1024, threads = (u64)blocks * 512;
   u64 i = (u64)fs_bid_x() * 512 + fs_tid();
   for (; i + 3 * threads < n; i += 4 * threads) {
@@ -120,6 +123,7 @@ FS_DEVICE void fp4f_free_dp(FreeDpShared<R, Q>& sh, const u8* planar, const i8* 
 #define FREE_DP(R, Q)                                                                                                \
   FS_KERNEL(fp4f_free_dp_r##R##_##Q, 256, 2)(const u8* FS_RESTRICT planar, const i8* FS_RESTRICT q,                  \
                                              const fs_a8_meta* FS_RESTRICT meta, float* FS_RESTRICT y, i32 m, i32 blocks, i32 split) { \
+    fs_begin();                                                                                                                        \
     typedef FreeDpShared<R, Q> Shared;                                                                               \
     FS_SHARED(Shared, sh);                                                                                           \
     fp4f_free_dp<R, Q>(sh, planar, q, meta, y, m, blocks, split);                                                       \
@@ -139,6 +143,7 @@ struct FreeMmaShared {
 
 FS_KERNEL(fp4f_free_mma, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                                  float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols, i32 split) {
+  fs_begin();
   FS_SHARED(FreeMmaShared, sh);
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(split >> 31));
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);

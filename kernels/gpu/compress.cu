@@ -95,44 +95,35 @@ FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* 
   fs_row_rotate<COMPRESS_THREADS>(sh.row, angles + (u64)fs_bid_x() * (u64)(n_rot / 2), c.width, n_rot);
 }
 
-#define COMPRESS(name, store_type)                                                                                            \
+// The last argument is what becomes of sh.row at `place` of the store.
+#define COMPRESS(name, store_type, ...)                                                                                       \
   FS_KERNEL(name, 512, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ring_keys,  \
                           const float* FS_RESTRICT ring_gates, const float* FS_RESTRICT ape, const float* FS_RESTRICT norm,   \
                           const f32x2* FS_RESTRICT angles, const u32x4* FS_RESTRICT spans, store_type* store, i32 ratio,      \
-                          i32 overlap, i32 width, i32 mask, i32 n_rot, i32 stored, float eps)
-#define COMPRESS_ROW                                                                                        \
-  FS_SHARED(CompressShared, sh);                                                                            \
-  const u32x4 span = spans[fs_bid_x()];                                                                     \
-  if ((span.x + 1) % (u32)ratio != 0) return; /* the same for all threads */                                \
-  const u64 wide = (u64)(overlap * width), from = (fs_bid_x() - (u64)(span.x - span.y)) * wide;             \
-  const u64 ring = (u64)span.w * (u64)(mask + 1) * wide;                                                    \
-  const Compress c = {keys + from, gates + from, ring_keys + ring, ring_gates + ring, ape,                  \
-                      (i32)span.y, ratio, overlap, width, mask};                                            \
-  compress_row(sh, c, norm, angles, (i32)span.x / ratio, n_rot, eps);                                       \
-  const u64 place = (u64)span.w * (u64)stored + (u64)((i32)span.x / ratio)
+                          i32 overlap, i32 width, i32 mask, i32 n_rot, i32 stored, float eps) {                               \
+    fs_begin();                                                                                                               \
+    FS_SHARED(CompressShared, sh);                                                                                            \
+    const u32x4 span = spans[fs_bid_x()];                                                                                     \
+    if ((span.x + 1) % (u32)ratio != 0) return; /* the same for all threads */                                                \
+    const u64 wide = (u64)(overlap * width), from = (fs_bid_x() - (u64)(span.x - span.y)) * wide;                             \
+    const u64 ring = (u64)span.w * (u64)(mask + 1) * wide;                                                                    \
+    const Compress c = {keys + from, gates + from, ring_keys + ring, ring_gates + ring, ape,                                  \
+                        (i32)span.y, ratio, overlap, width, mask};                                                            \
+    compress_row(sh, c, norm, angles, (i32)span.x / ratio, n_rot, eps);                                                       \
+    const u64 place = (u64)span.w * (u64)stored + (u64)((i32)span.x / ratio);                                                 \
+    __VA_ARGS__                                                                                                               \
+  }                                                                                                                           \
+  FS_EXPORT(name, 512)
 
-COMPRESS(compress_kv, u8) {
-  COMPRESS_ROW;
-  fs_row_pack_kv<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_kv_bytes(width, n_rot), width, n_rot);
-}
-FS_EXPORT(compress_kv, 512)
-
-COMPRESS(compress_index, u8) {
-  COMPRESS_ROW;
-  fs_row_hadamard<COMPRESS_THREADS>(sh.row, width);
-  fs_row_pack_index<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_index_bytes(width), width);
-}
-FS_EXPORT(compress_index, 512)
-
-COMPRESS(compress_f32, float) {
-  COMPRESS_ROW;
-  if ((i32)fs_tid() < width) store[place * (u64)width + fs_tid()] = sh.row.v[fs_tid()];
-}
-FS_EXPORT(compress_f32, 512)
+COMPRESS(compress_kv, u8, fs_row_pack_kv<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_kv_bytes(width, n_rot), width, n_rot);)
+COMPRESS(compress_index, u8, fs_row_hadamard<COMPRESS_THREADS>(sh.row, width);
+         fs_row_pack_index<COMPRESS_THREADS>(sh.row, store + place * (u64)fs_index_bytes(width), width);)
+COMPRESS(compress_f32, float, if ((i32)fs_tid() < width) store[place * (u64)width + fs_tid()] = sh.row.v[fs_tid()];)
 
 FS_KERNEL(compress_keep, 256, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ape,
                                  const u32x4* FS_RESTRICT spans, float* FS_RESTRICT ring_keys, float* FS_RESTRICT ring_gates, i32 ratio,
                                  i32 wide, i32 mask) {
+  fs_begin();
   const i32 d = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   const u32x4 span = spans[fs_bid_y()];
   if (d >= wide || span.z - span.x > (u32)mask + 1) return;

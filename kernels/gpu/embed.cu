@@ -43,6 +43,7 @@ FS_DEVICE void embed(const u8* table, const u32* tokens, float* out, i32 d, i32 
 #define EMBED(name, T)                                                                                                             \
   FS_KERNEL(embed_##name, 256, 1)(const u8* FS_RESTRICT table, const u32* FS_RESTRICT tokens, float* FS_RESTRICT out, i32 d, i32 copies, \
                                   u32 vocabulary, u32 levels) {                                                                    \
+    fs_begin();                                                                                                                    \
     embed<T>(table, tokens, out, d, copies, vocabulary, levels);                                                                   \
   }                                                                                                                                \
   FS_EXPORT(embed_##name, 256)

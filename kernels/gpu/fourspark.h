@@ -11,7 +11,9 @@
 //     leaves the kernel before the last of them;
 //   * shared memory is one struct a kernel (FS_SHARED), so that the executor can place, bound and
 //     poison it;
-//   * float arithmetic through fs_add, fs_mul, fs_fma, fs_div, fs_sqrt: no contraction, no flush.
+//   * float arithmetic through fs_add, fs_mul, fs_fma, fs_div, fs_sqrt: no contraction, no flush;
+//   * the first statement is fs_begin(), or hints about weights (a call of a function that ends in
+//     _ahead) and then fs_begin(): before it a kernel touches no memory (docs/adr/0012-early-launch.md).
 #pragma once
 
 #if defined(__HIP__) || defined(__HIPCC_RTC__)
@@ -20,6 +22,13 @@
 #define FS_CUDA 1
 #else
 #define FS_HOST 1
+#endif
+
+// Whether this build can start before the kernel ahead of it has ended (fs_begin).
+#if FS_CUDA && defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+#define FS_EARLY 1
+#endif
 #endif
 
 #if FS_HIP && !(defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)) && defined(__AMDGCN__)
@@ -56,6 +65,7 @@ struct alignas(8) f32x2 {
 #define FS_UNROLL
 #define FS_ROLLED
 #define FS_RESTRICT __restrict
+#define FS_WEIGHTS __restrict
 #define FS_SHARED(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), false))
 #define FS_SHARED_DYN(T, name) T& name = *static_cast<T*>(fs_host_shared(sizeof(T), alignof(T), true))
 #ifndef FS_HOST_SUFFIX
@@ -71,7 +81,15 @@ struct alignas(8) f32x2 {
 #else
 #define FS_UNROLL _Pragma("unroll")
 #define FS_ROLLED _Pragma("unroll 1")
+// An early kernel runs while the one ahead still writes what it will read. `restrict` says that nobody does:
+// compilers move such loads across fs_begin and read through a cache that is not kept coherent. FS_WEIGHTS is for
+// what only copies write, none while a kernel runs (weights): their loads may go anywhere.
+#if FS_EARLY
+#define FS_RESTRICT
+#else
 #define FS_RESTRICT __restrict__
+#endif
+#define FS_WEIGHTS __restrict__
 #define FS_EXPORT(name, threads)
 #if defined(__clang__)
 #define FS_DEVICE static inline __attribute__((device, always_inline))
@@ -188,6 +206,33 @@ FS_DEVICE float fs_shfl(float v, u32 lane) { return fs_f32(fs_shfl(fs_bits(v), l
 
 FS_DEVICE u32 fs_lane() { return fs_tid() & 31; }
 FS_DEVICE u32 fs_warp() { return fs_tid() >> 5; }
+
+// ---- the beginning of a kernel
+
+// Lets the next kernel of the stream start its blocks, then waits until the kernel ahead has ended and its writes can
+// be seen. As that one waited as well, everything before it has ended too. Without an early launch both do nothing.
+FS_DEVICE void fs_begin() {
+#if FS_HOST
+  fs_host_begin();
+#elif FS_EARLY
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// A hint that the cache line of an address will be read soon. Gives no value, so that it may stand before fs_begin:
+// whatever is written later is written to the same second-level cache. The address is inside of a buffer.
+FS_DEVICE void fs_ahead(const void* p) {
+#if FS_EARLY
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+
+// Whether a block is one of those that hints are for: the first row of the grid, as others read the same weights, and
+// no more blocks than a device starts at once, as the others start late anyway.
+FS_DEVICE bool fs_first_blocks() { return fs_bid_y() == 0 && fs_bid_x() < 1024; }
 
 // ---- IEEE f32, each one rounding, never contracted
 
@@ -323,7 +368,13 @@ FS_DEVICE u32 fs_word(const u32x4& v, int i) { return i == 0 ? v.x : i == 1 ? v.
 
 // 16 bytes that are read once and never written by this launch.
 FS_DEVICE u32x4 fs_load_stream(const u32x4* p) {
-#if FS_CUDA
+#if FS_EARLY
+  u32x4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+#elif FS_CUDA
   u32x4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)

@@ -19,6 +19,7 @@
 //   order    gemv: terms in shared memory, then a lane a segment of a row: fma over its 16 blocks
 //            from +0. wide: a lane does both for a row. Then segments added in order
 //   choice   the same bits: wide where there are enough rows to fill the device, else gemv
+//   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_fp4.h"
 #include "fs_math.h"
@@ -33,6 +34,7 @@ FS_DEVICE u32 fp4f_quarter(const u8* block, i32 j) {
 }
 
 FS_KERNEL(fp4f_repack, 256, 1)(const u8* FS_RESTRICT raw, u8* packed, i32 m, i32 blocks) {
+  fs_begin();
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const u64 id = (u64)fs_bid_x() * 256 + fs_tid();
   const u64 codes = (u64)w.tiles * (u64)w.groups * 128, all = codes + (u64)w.tiles * (u64)w.segments * 32;
@@ -110,6 +112,13 @@ FS_DEVICE Fp4fUnit fp4f_unit(const fs_tile32& w, i32 tile, u32 row, i32 group) {
   return u;
 }
 
+FS_DEVICE void fp4f_unit_ahead(const fs_tile32& w, i32 tile, u32 row, i32 group) {
+  if (group >= w.groups) return;
+  const u32x4* line = fs_tile32_codes(w, tile, group, 0) + row;
+  FS_UNROLL for (u32 j = 0; j < 4; j++) fs_ahead(line + j * 32);
+  fs_ahead(fs_tile32_scales(w, tile, group / 4) + row);
+}
+
 // Adds the sums of a pass's segments, `part` [slot << log2 | segment][column][row], to the totals, and
 // writes them after the last pass. `total` belongs to the one output a thread has if there are
 // several passes.
@@ -131,23 +140,42 @@ struct Fp4fGemvShared {
   float part[GEMV_SEGMENTS][Q][16];
 };
 
+// Which weights a lane of fp4f_gemv has.
+struct Fp4fPlace {
+  i32 log2, half_tile, local;
+  u32 row;
+};
+
+// Lanes 0..15 take the first group of a half segment, the others the second.
+FS_DEVICE Fp4fPlace fp4f_place(const fs_tile32& w) {
+  const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp(), lane = (i32)fs_lane();
+  const i32 half_tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp / 2 >> log2);
+  const i32 local = (warp / 2 & ((1 << log2) - 1)) * 4 + warp % 2 * 2 + lane / 16;
+  return Fp4fPlace{log2, half_tile, local, (u32)(half_tile % 2 * 16 + lane % 16)};
+}
+
+FS_DEVICE void fp4f_gemv_ahead(const u8* packed, i32 m, i32 blocks) {
+  const fs_tile32 w = fs_tile32_of(packed, m, blocks);
+  const Fp4fPlace at = fp4f_place(w);
+  if (!fs_first_blocks() || at.half_tile >= w.tiles * 2) return;
+  for (i32 pass = 0; pass < w.segments; pass += GEMV_SEGMENTS) fp4f_unit_ahead(w, at.half_tile / 2, at.row, pass * 4 + at.local);
+}
+
 template <int Q>
 FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
                          i32 cols) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
-  const i32 log2 = fs_slots_log2(w.segments), in_slot = (1 << log2) - 1, col0 = (i32)fs_bid_y() * Q;
-  const i32 warp = (i32)fs_warp(), lane = (i32)fs_lane(), half_tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp / 2 >> log2);
-  // Lanes 0..15 take the first group of a half segment, the others the second.
-  const i32 local = (warp / 2 & in_slot) * 4 + warp % 2 * 2 + lane / 16;
-  const u32 row = (u32)(half_tile % 2 * 16 + lane % 16);
+  const Fp4fPlace at = fp4f_place(w);
+  const i32 log2 = at.log2, in_slot = (1 << log2) - 1, half_tile = at.half_tile, local = at.local;
+  const i32 warp = (i32)fs_warp(), lane = (i32)fs_lane(), col0 = (i32)fs_bid_y() * Q;
   float total = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
   for (i32 pass = 0; pass < w.segments; pass += GEMV_SEGMENTS) {
     fp4f_stage_input<Q, 512>(sh.input, q, meta, pass * FS_SEGMENT_BLOCKS, blocks, col0, cols);
     const i32 group = pass * 4 + local;
     const bool busy = half_tile < w.tiles * 2 && group / 4 < w.segments;
     Fp4fUnit u;
-    if (busy) u = fp4f_unit(w, half_tile / 2, row, group);
+    if (busy) u = fp4f_unit(w, half_tile / 2, at.row, group);
     fs_copy_wait<0>();
     fs_barrier();
     if (busy) {
@@ -179,6 +207,16 @@ struct Fp4fWideShared {
   Fp4fInput<Q> input;
   float part[GEMV_SEGMENTS][Q][32];
 };
+
+FS_DEVICE void fp4f_wide_ahead(const u8* packed, i32 m, i32 blocks) {
+  const fs_tile32 w = fs_tile32_of(packed, m, blocks);
+  const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp();
+  const i32 tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp >> log2);
+  if (!fs_first_blocks() || tile >= w.tiles) return;
+  for (i32 segment = warp & ((1 << log2) - 1); segment < w.segments; segment += GEMV_SEGMENTS) {
+    FS_UNROLL for (i32 g = 0; g < 4; g++) fp4f_unit_ahead(w, tile, fs_lane(), segment * 4 + g);
+  }
+}
 
 template <int Q>
 FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
@@ -225,11 +263,15 @@ FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8*
    i32 m, i32 blocks, i32 cols)
 #define FP4F_GEMV(Q)                                           \
   FS_KERNEL(fp4f_gemv_##Q, 512, 2) FP4F_GEMV_ARGS {            \
+    fp4f_gemv_ahead(packed, m, blocks);                        \
+    fs_begin();                                                \
     FS_SHARED(Fp4fGemvShared<Q>, sh);                          \
     fp4f_gemv<Q>(sh, packed, q, meta, y, m, blocks, cols);     \
   }                                                            \
   FS_EXPORT(fp4f_gemv_##Q, 512)                                \
   FS_KERNEL(fp4f_gemv_wide_##Q, 256, 2) FP4F_GEMV_ARGS {       \
+    fp4f_wide_ahead(packed, m, blocks);                        \
+    fs_begin();                                                \
     FS_SHARED(Fp4fWideShared<Q>, sh);                          \
     fp4f_gemv_wide<Q>(sh, packed, q, meta, y, m, blocks, cols); \
   }                                                            \

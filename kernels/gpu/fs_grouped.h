@@ -240,6 +240,7 @@ FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, con
                                             const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,           \
                                             const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,        \
                                             i32 cols, u32 per, u32 table) {                                               \
+    fs_begin();                                                                                                           \
     FS_SHARED(GroupedOne, sh);                                                                                            \
     grouped_product<F>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                \
   }                                                                                                                       \
@@ -249,6 +250,7 @@ FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, con
                                             const u32* FS_RESTRICT order, const float* FS_RESTRICT weights,               \
                                             i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h,    \
                                             i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {               \
+    fs_begin();                                                                                                           \
     FS_SHARED(GroupedTwo, sh);                                                                                            \
     grouped_gate_up<F>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
   }                                                                                                                       \

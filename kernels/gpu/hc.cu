@@ -103,8 +103,9 @@ FS_DEVICE float hc_sinkhorn(float z, i32 iterations, float eps) {
 }
 
 FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
-                          const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
+                          const float* FS_RESTRICT scale, const float* FS_WEIGHTS norm, float* mix, float* u, float* h, i32 d,
                           i32 iterations, float rms_eps, float eps) {
+  fs_begin();
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
@@ -125,8 +126,9 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
 FS_EXPORT(hc_pre, 512)
 
 FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
-                           const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
+                           const float* FS_RESTRICT scale, const float* FS_WEIGHTS norm, float* mix, float* u, float* h, i32 d,
                            float rms_eps, float eps) {
+  fs_begin();
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
@@ -138,6 +140,7 @@ FS_EXPORT(hc_head, 512)
 
 FS_KERNEL(hc_post, 256, 1)(float* x, const float* FS_RESTRICT block, const float* FS_RESTRICT slots, const float* FS_RESTRICT mix, i32 d,
                            i32 used) {
+  fs_begin();
   const u64 token = fs_bid_y();
   const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   if (i >= d) return;
@@ -160,6 +163,7 @@ FS_KERNEL(hc_post, 256, 1)(float* x, const float* FS_RESTRICT block, const float
 FS_EXPORT(hc_post, 256)
 
 FS_KERNEL(hc_tap, 256, 1)(const float* FS_RESTRICT x, float* FS_RESTRICT out, i32 d, i32 layers, i32 place) {
+  fs_begin();
   const u64 token = fs_bid_y();
   const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   if (i >= d) return;

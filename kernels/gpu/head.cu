@@ -71,6 +71,7 @@ FS_DEVICE u32 draw_token(u64 best) { return best == 0 ? ~0u : fs_rank_index(best
 
 FS_KERNEL(draw_part, 256, 2)(const float* FS_RESTRICT logits, const float* FS_RESTRICT base, const u32x4* FS_RESTRICT plans,
                              u64* FS_RESTRICT best, i32 vocabulary, i32 parts) {
+  fs_begin();
   FS_SHARED(DrawShared<8>, sh);
   const u64 row = fs_bid_y();
   const DrawPlan plan = draw_plan(plans, row);
@@ -85,6 +86,7 @@ FS_KERNEL(draw_part, 256, 2)(const float* FS_RESTRICT logits, const float* FS_RE
 FS_EXPORT(draw_part, 256)
 
 FS_KERNEL(draw_merge, 32, 1)(const u64* FS_RESTRICT best, u32* FS_RESTRICT tokens, i32 parts) {
+  fs_begin();
   const u64 row = fs_bid_x();
   u64 mine = 0;
   for (i32 p = (i32)fs_tid(); p < parts; p += 32) mine = best[row * (u64)parts + (u64)p] > mine ? best[row * (u64)parts + (u64)p] : mine;
@@ -94,6 +96,7 @@ FS_KERNEL(draw_merge, 32, 1)(const u64* FS_RESTRICT best, u32* FS_RESTRICT token
 FS_EXPORT(draw_merge, 32)
 
 FS_KERNEL(draw_sound, 256, 2)(const float* FS_RESTRICT logits, u32* tokens, i32 vocabulary, i32 parts) {
+  fs_begin();
   const u64 row = fs_bid_y();
   bool sound = true;
   for (i32 t = (i32)fs_bid_x() * 256 + (i32)fs_tid(); t < vocabulary; t += parts * 256) {
@@ -223,6 +226,7 @@ FS_DEVICE u64 filter_share(u64 total, u32 share) {
 
 FS_KERNEL(draw_filtered, 1024, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT base, const u32x4* FS_RESTRICT plans, float* y,
                                   u32* FS_RESTRICT tokens, i32 vocabulary) {
+  fs_begin();
   FS_SHARED(FilterShared, sh);
   const u64 row = fs_bid_x();
   const DrawPlan plan = draw_plan(plans, row);

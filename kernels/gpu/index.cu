@@ -31,6 +31,7 @@ struct IndexShared {
 FS_KERNEL(index_scores, 128, 4)(const u8* FS_RESTRICT twice, const float* FS_RESTRICT scales, const float* FS_RESTRICT w,
                                 const u8* FS_RESTRICT rows, const u32* FS_RESTRICT visible, const u32* FS_RESTRICT firsts,
                                 float* FS_RESTRICT scores, i32 heads, i32 stride, i32 skip, float factor) {
+  fs_begin();
   FS_SHARED(IndexShared, sh);
   const i32 thread = (i32)fs_tid(), first = (i32)fs_bid_x() * INDEX_ROWS;
   const u64 pos = fs_bid_y(), query = pos * (u64)heads;
@@ -72,6 +73,7 @@ FS_EXPORT(index_scores, 128)
 FS_KERNEL(index_scores_f32, 256, 1)(const float* FS_RESTRICT q, const float* FS_RESTRICT w, const float* FS_RESTRICT rows,
                                     const u32* FS_RESTRICT visible, const u32* FS_RESTRICT firsts, float* FS_RESTRICT scores, i32 heads,
                                     i32 dim, i32 stride, i32 skip, float factor) {
+  fs_begin();
   const i32 row = (i32)fs_bid_x() * 8 + (i32)fs_warp(), lane = (i32)fs_lane();
   const u64 pos = fs_bid_y();
   const i32 seen = (i32)visible[pos];

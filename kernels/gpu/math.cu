@@ -23,6 +23,7 @@ FS_DEVICE float math_function(i32 which, float x) {
 }
 
 FS_KERNEL(math_checksum, 256, 1)(u64* FS_RESTRICT out, i32 runs, u32 first, u32 run, i32 which) {
+  fs_begin();
   const u32 r = fs_bid_x() * 256 + fs_tid();
   if (r >= (u32)runs) return;
   u64 sum = 0;
@@ -38,6 +39,7 @@ FS_EXPORT(math_checksum, 256)
 // math_widen: the 65536 f16 patterns as f32, out [65536]; 256 blocks of 256 threads. NaN results as
 // 0x7fc00000.
 FS_KERNEL(math_widen, 256, 1)(float* FS_RESTRICT out) {
+  fs_begin();
   const u32 h = fs_bid_x() * 256 + fs_tid();
   const float y = fs_f16((u16)h);
   out[h] = y == y ? y : fs_f32(FS_NAN);

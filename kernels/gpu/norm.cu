@@ -21,7 +21,8 @@ struct RmsShared {
   float part[8];
 };
 
-FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT w, float* FS_RESTRICT y, i32 n, float eps) {
+FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS w, float* FS_RESTRICT y, i32 n, float eps) {
+  fs_begin();
   FS_SHARED(RmsShared, sh);
   const u32 lane = fs_lane(), warp = fs_warp();
   const float* row = x + (u64)fs_bid_x() * (u64)n;
@@ -69,6 +70,7 @@ FS_DEVICE float softmax_peak(SoftmaxShared& sh, float v) {
 }
 
 FS_KERNEL(softmax_rows, 128, 1)(const float* FS_RESTRICT s, const float* FS_RESTRICT sink, float* FS_RESTRICT p, i32 n) {
+  fs_begin();
   FS_SHARED(SoftmaxShared, sh);
   const i32 thread = (i32)fs_tid(), row = (i32)fs_bid_x();
   const float* in = s + (u64)row * (u64)n;

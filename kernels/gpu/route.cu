@@ -135,6 +135,7 @@ FS_DEVICE void route_order(RouteSlots& sh, const RouteOut& out, i32 slots, u32 w
 FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
                                float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units, u32* order, i32 n, i32 experts,
                                i32 used, i32 wide, float scale) {
+  fs_begin();
   FS_SHARED(RouteShared, sh);
   const i32 first = (i32)fs_bid_x() * ROUTE_TOKENS, tokens = n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS;
   const i32 groups = (experts + 31) / 32;
@@ -153,6 +154,7 @@ FS_EXPORT(route_top_k, 512)
 FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
                               u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units,
                               u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale) {
+  fs_begin();
   FS_SHARED(RouteSlots, sh);
   const i32 slot = (i32)fs_tid(), first = (i32)fs_bid_x() * ROUTE_TOKENS;
   const i32 slots = (n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS) * used;
@@ -174,6 +176,7 @@ struct PlanShared {
 
 FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
                               i32 wide) {
+  fs_begin();
   FS_SHARED(PlanShared, sh);
   const u32 expert = fs_tid();
   u32 mine = 0;
@@ -198,6 +201,7 @@ FS_EXPORT(route_plan, 512)
 
 FS_KERNEL(swiglu, 256, 1)(const float* FS_RESTRICT gate, const float* FS_RESTRICT up, const float* FS_RESTRICT weights,
                           float* FS_RESTRICT h, i32 n, float limit) {
+  fs_begin();
   const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   if (i >= n) return;
   const u64 at = (u64)fs_bid_y() * (u64)n + (u64)i;
@@ -207,6 +211,7 @@ FS_KERNEL(swiglu, 256, 1)(const float* FS_RESTRICT gate, const float* FS_RESTRIC
 FS_EXPORT(swiglu, 256)
 
 FS_KERNEL(moe_combine, 256, 1)(const float* FS_RESTRICT slots, const float* FS_RESTRICT shared, float* FS_RESTRICT out, i32 d, i32 used) {
+  fs_begin();
   const i32 i = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   if (i >= d) return;
   const u64 token = fs_bid_y();

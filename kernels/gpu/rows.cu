@@ -40,6 +40,7 @@ FS_DEVICE void rows_finish(RowsShared& sh, const float* x, const float* w, const
 
 FS_KERNEL(kv_rows_packed, 256, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT w, const f32x2* FS_RESTRICT angles,
                                   const u32* FS_RESTRICT slots, u8* store, i32 dim, i32 n_rot, float eps) {
+  fs_begin();
   FS_SHARED(RowsShared, sh);
   const u32 slot = slots[fs_bid_x()];
   if (slot == ROWS_NOWHERE) return;  // the same for all threads
@@ -50,6 +51,7 @@ FS_EXPORT(kv_rows_packed, 256)
 
 FS_KERNEL(kv_rows_f32, 256, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT w, const f32x2* FS_RESTRICT angles,
                                const u32* FS_RESTRICT slots, float* store, i32 dim, i32 n_rot, float eps) {
+  fs_begin();
   FS_SHARED(RowsShared, sh);
   const u32 slot = slots[fs_bid_x()];
   if (slot == ROWS_NOWHERE) return;
@@ -98,11 +100,13 @@ FS_DEVICE void query_head(float* q, const f32x2* angles, i32 heads, i32 dim, i32
 }
 
 FS_KERNEL(query_heads, 256, 2)(float* q, const f32x2* FS_RESTRICT angles, i32 heads, i32 dim, i32 n_rot, float eps) {
+  fs_begin();
   query_head<true>(q, angles, heads, dim, n_rot, eps);
 }
 FS_EXPORT(query_heads, 256)
 
 FS_KERNEL(query_heads_plain, 256, 2)(float* q, const f32x2* FS_RESTRICT angles, i32 heads, i32 dim, i32 n_rot) {
+  fs_begin();
   query_head<false>(q, angles, heads, dim, n_rot, 0.0f);
 }
 FS_EXPORT(query_heads_plain, 256)
@@ -127,6 +131,7 @@ FS_DEVICE void head_hadamard(float (&v)[HEAD_LANE], i32 dim) {
 
 FS_KERNEL(index_queries, 256, 2)(const float* FS_RESTRICT q, const f32x2* FS_RESTRICT angles, i8* FS_RESTRICT twice,
                                  float* FS_RESTRICT scales, i32 heads, i32 dim, i32 n_rot) {
+  fs_begin();
   const i32 head = (i32)fs_bid_x() * 8 + (i32)fs_warp(), lane = (i32)fs_lane();
   if (head >= heads) return;
   const u64 token = fs_bid_y(), at = (token * (u64)heads + (u64)head) * (u64)dim;

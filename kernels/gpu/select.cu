@@ -67,6 +67,7 @@ FS_DEVICE void list_chosen(ListShared& sh, const float* scores, i32 v, const Lis
 
 FS_KERNEL(key_lists, 512, 1)(const u32x4* FS_RESTRICT places, const float* FS_RESTRICT scores, u32* FS_RESTRICT keys,
                              u32* FS_RESTRICT counts, i32 window, u32 mask, i32 ratio, i32 top_k, i32 score_stride, i32 stride, u32 flag) {
+  fs_begin();
   FS_SHARED(ListShared, sh);
   const u64 n = fs_bid_x();
   const u32x4 place = places[n];

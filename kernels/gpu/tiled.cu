@@ -10,7 +10,7 @@
 //   formula  y[slot][row] = sum over blocks of d * t (rules 2, 3) of matrix `expert` of the slot's unit
 //   shapes   q [inputs][k] i8, meta [inputs][blocks] of a8_quantise; units [grid y] {expert, first place,
 //            slots, 0} and order [slots], or null (order null: place = slot); input row = slot / per;
-//            without units: matrix 0, slots 0 .. cols - 1. y [slots][m] f32
+//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32
 //   launch   grid (blocks of tiles, units) of 256 threads: a warp one segment of 32 rows; a block holds
 //            the 8 segments of its rows or, if there are at most 4, 2, 1, as many times the rows
 // tiled_gate_up_F_{1,4}
@@ -21,6 +21,8 @@
 //   launch   as tiled_gemv with 512 threads: half of the warps for each matrix
 //   cost     the bytes of the visited matrices once a unit; 2 k m ops a slot; bound by memory
 //   order    a lane a segment of a row: fma over its 16 blocks from +0; segments added in order
+//   early    before fs_begin a block hints at its weights, which no kernel of a step writes; with units only where
+//            `cols` says that unit y is of matrix y for y < cols: units of a routing are still being written
 #include "fourspark.h"
 #include "fs_a8.h"
 #include "fs_formats.h"
@@ -86,6 +88,19 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
   return total;
 }
 
+// Hints at what a warp reads of a matrix.
+template <class F>
+FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 cols) {
+  if (fs_bid_x() >= 1024 || (units ? (i32)fs_bid_y() >= cols : fs_bid_y() > 0)) return;
+  const FsTiled<F> w = fs_tiled_of<F>(packed, fs_bid_y(), m, blocks);
+  const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp() % TILED_SEGMENTS;
+  const i32 tile = (i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2);
+  if (tile >= w.tiles) return;
+  for (i32 segment = warp & ((1 << log2) - 1); segment < w.segments; segment += TILED_SEGMENTS) {
+    FS_UNROLL for (i32 g = 0; g < 4; g++) fs_tiled_hint<F>(w, tile, segment * 4 + g);
+  }
+}
+
 template <class F, int Q>
 FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
                           float* y, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
@@ -138,6 +153,8 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                              const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,          \
                                              const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,       \
                                              i32 cols, u32 per, u32 table) {                                              \
+    tiled_ahead<F>(packed, units != nullptr, m, blocks, cols);                                                            \
+    fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                             \
     tiled_gemv<F, Q>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                  \
   }                                                                                                                       \
@@ -148,12 +165,15 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                                 const u32* FS_RESTRICT order, const float* FS_RESTRICT weights,           \
                                                 i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h, \
                                                 i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {           \
+    tiled_ahead<F>(fs_warp() < TILED_SEGMENTS ? gate : up, units != nullptr, m, blocks, cols);                            \
+    fs_begin();                                                                                                           \
     FS_SHARED(TiledTwo<Q>, sh);                                                                             \
     tiled_gate_up<F, Q>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_##name##_##Q, 512)
 #define TILED(name, F)                                                                                                    \
   FS_KERNEL(tiled_repack_##name, 256, 1)(const u8* FS_RESTRICT raw, u8* FS_RESTRICT packed, i32 m, i32 blocks) {          \
+    fs_begin();                                                                                                           \
     tiled_repack<F>(raw, packed, m, blocks);                                                                              \
   }                                                                                                                       \
   FS_EXPORT(tiled_repack_##name, 256)                                                                                     \

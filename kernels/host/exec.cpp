@@ -35,6 +35,7 @@ struct Copy {
 struct Lane {
   fs_context context;
   At at;
+  bool began;
   const char* file;
   int line;
   std::uint32_t value, select;  // shuffle: value in, source lane; value out
@@ -125,10 +126,23 @@ void Executor::stop(At at, const char* file, int line) {
   fs_context_switch(&l.context, &scheduler);
 }
 
+const char* name_of(At at) {
+  switch (at) {
+    case At::Barrier: return "barrier";
+    case At::Shuffle: return "shuffle";
+    case At::Tile: return "matrix step";
+    case At::Done: return "end of the kernel";
+    case At::Run: break;
+  }
+  return "running";
+}
+
 void Executor::resume(std::uint32_t thread) {
   current = thread;
-  lanes[thread].at = At::Run;
-  fs_context_switch(&scheduler, &lanes[thread].context);
+  Lane& l = lanes[thread];
+  l.at = At::Run;
+  fs_context_switch(&scheduler, &l.context);
+  if (!l.began) say("thread %u comes to %s (%s:%d) before fs_begin", thread, name_of(l.at), l.file, l.line);
   std::uint64_t canary;
   std::memcpy(&canary, stacks.get() + thread * kStack, sizeof canary);
   if (canary != kCanary) say("thread %u: the fiber's stack of %zu bytes overflowed", thread, kStack);
@@ -143,20 +157,10 @@ void Executor::start_block() {
     std::memcpy(stack, &kCanary, sizeof kCanary);
     fs_context_make(&lanes[t].context, stack, kStack, fiber_main);
     lanes[t].at = At::Run;
+    lanes[t].began = false;
     lanes[t].copies.clear();
     lanes[t].commits = 0;
   }
-}
-
-const char* name_of(At at) {
-  switch (at) {
-    case At::Barrier: return "barrier";
-    case At::Shuffle: return "shuffle";
-    case At::Tile: return "matrix step";
-    case At::Done: return "end of the kernel";
-    case At::Run: break;
-  }
-  return "running";
 }
 
 // Runs a warp until all of its lanes stand at one barrier or have ended. False on divergence.
@@ -250,6 +254,7 @@ void Executor::run_block() {
 
 std::uint32_t fs_host_tid() { return self().current; }
 std::uint32_t fs_host_bid(int axis) { return self().block[axis]; }
+void fs_host_begin() { self().lanes[self().current].began = true; }
 void fs_host_barrier(const char* file, int line) { self().stop(At::Barrier, file, line); }
 
 std::uint32_t fs_host_shfl(std::uint32_t value, std::uint32_t lane, const char* file, int line) {
@@ -298,6 +303,7 @@ void* fs_host_shared(std::size_t bytes, std::size_t align, bool dynamic) {
 void fs_host_copy(void* shared, const void* global, std::uint32_t bytes) {
   Executor& x = self();
   Lane& l = x.lanes[x.current];
+  if (!l.began) fs_host_fail("thread %u copies before fs_begin", x.current);
   const auto misaligned = (reinterpret_cast<std::uintptr_t>(shared) | reinterpret_cast<std::uintptr_t>(global)) % bytes;
   if (misaligned) fs_host_fail("misaligned background copy of %u bytes", bytes);
   l.copies.push_back({shared, global, bytes, l.commits});

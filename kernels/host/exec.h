@@ -3,7 +3,7 @@
 // One block runs at a time on the calling thread, one fiber a GPU thread. A fiber runs until it
 // meets a warp operation or a barrier; the scheduler then checks that everybody who must be there
 // is there, at the same place in the source, and performs it. What it reports instead of running on:
-// divergent warp operations and barriers, threads that left early, shared memory that no device
+// divergent warp operations and barriers, threads that left early or never began (fs_begin), shared memory that no device
 // has, undefined behaviour (the kernels are built with UBSan; ubsan.cpp is its runtime). Shared
 // memory starts as NaN in every block. The order of blocks, warps and lanes is chosen by a seed, so
 // that a missing barrier shows as a wrong result under some seed.
@@ -17,6 +17,7 @@
 
 std::uint32_t fs_host_tid();
 std::uint32_t fs_host_bid(int axis);
+void fs_host_begin();
 void fs_host_barrier(const char* file, int line);
 std::uint32_t fs_host_shfl(std::uint32_t value, std::uint32_t lane, const char* file, int line);
 void* fs_host_shared(std::size_t bytes, std::size_t align, bool dynamic);

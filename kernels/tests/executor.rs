@@ -55,6 +55,24 @@ fn divergence_is_reported_with_both_places() {
 }
 
 #[test]
+fn memory_is_for_those_that_have_begun() {
+    let text = report("fault_never_begins");
+    assert!(
+        text.contains("thread 0 comes to end of the kernel") && text.contains("before fs_begin"),
+        "{text}"
+    );
+    let text = report("fault_begins_late");
+    assert!(
+        text.contains("barrier") && text.contains("faults.cpp:"),
+        "{text}"
+    );
+    let text = report("fault_some_begin");
+    assert!(text.contains("thread 7 comes to end"), "{text}");
+    let text = report("fault_copies_before");
+    assert!(text.contains("copies before fs_begin"), "{text}");
+}
+
+#[test]
 fn a_failed_launch_leaves_the_executor_usable() {
     let mut host = Host::new(0, Shape::Nvidia);
     let out = host.poisoned(N as usize, 0);

@@ -3,7 +3,7 @@
 //!
 //! The worker is the order of the device, not its speed: a kernel spreads its own work over threads.
 
-use crate::driver::{Facts, Limits};
+use crate::driver::{EarlyLaunch, Facts, Limits};
 use crate::host::{Host, Worker};
 use crate::runtime::Runtime;
 
@@ -27,6 +27,7 @@ pub(crate) fn facts(name: String, memory: u64, processors: u32) -> Facts {
             shared: 64 << 10,
             items_axis: u64::MAX,
         },
+        early_launch: EarlyLaunch::Off("one operation runs at a time on the host".into()),
     }
 }
 

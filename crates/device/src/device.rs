@@ -1,14 +1,14 @@
 //! An opened device: the gate that submissions pass, what failed releases left behind, and the ways
 //! to memory, streams and images.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use serde::Serialize;
 
 use crate::buffer::Buffer;
 use crate::driver::{Class, Code, Driver, DriverError, DriverResult, Facts, Memory, Place, Raw};
-use crate::driver::{Kind, Source};
+use crate::driver::{EarlyLaunch, Kind, Source};
 use crate::fault::{DeviceId, Fault};
 use crate::held::Core;
 use crate::image::Image;
@@ -32,6 +32,8 @@ pub struct Counters {
     pub staging_waits: u64,
     /// Staging slots given up after a failure.
     pub staging_retired: u64,
+    /// Kernels that were asked to start early; those of a graph once, when collected.
+    pub early_launches: u64,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +42,7 @@ pub(crate) struct Tally {
     pub(crate) abandoned: AtomicU64,
     pub(crate) staging_waits: AtomicU64,
     pub(crate) staging_retired: AtomicU64,
+    pub(crate) early_launches: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -55,6 +58,8 @@ pub(crate) struct Inner<R: Driver> {
     pub(crate) handle: Raw,
     pub(crate) tally: Tally,
     pub(crate) leftovers: Mutex<Vec<Leftover>>,
+    /// Whether somebody turned early launches off.
+    never_early: AtomicBool,
     /// Whether submissions are refused.
     still: RwLock<bool>,
     streams: Mutex<Vec<Weak<Core<R>>>>,
@@ -70,6 +75,11 @@ impl<R: Driver> Inner<R> {
             }
             Fault::of(self.id, e)
         })
+    }
+
+    /// Whether kernels start early.
+    pub(crate) fn early(&self) -> bool {
+        self.facts.early_launch == EarlyLaunch::On && !self.never_early.load(Ordering::Relaxed)
     }
 
     /// Lets a submission pass, or says why not. The gate stays open as long as the guard lives.
@@ -141,6 +151,7 @@ impl<R: Driver> Device<R> {
             handle,
             tally: Tally::default(),
             leftovers: Mutex::default(),
+            never_early: AtomicBool::new(false),
             still: RwLock::new(false),
             streams: Mutex::default(),
             lost: OnceLock::new(),
@@ -157,6 +168,22 @@ impl<R: Driver> Device<R> {
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.0.facts
+    }
+
+    /// Whether kernels that allow it start before the one ahead of them has ended: what the device can, unless it
+    /// was turned off.
+    #[must_use]
+    pub fn early_launch(&self) -> EarlyLaunch {
+        match &self.0.facts.early_launch {
+            EarlyLaunch::On if !self.0.early() => EarlyLaunch::Off("turned off".into()),
+            early => early.clone(),
+        }
+    }
+
+    /// Starts no kernel early from now on, on any handle of the device: for comparison. Graphs that were collected
+    /// before stay as they are.
+    pub fn turn_early_launch_off(&self) {
+        self.0.never_early.store(true, Ordering::Relaxed);
     }
 
     /// Free and total bytes of its memory.
@@ -177,6 +204,7 @@ impl<R: Driver> Device<R> {
             abandoned: get(&tally.abandoned),
             staging_waits: get(&tally.staging_waits),
             staging_retired: get(&tally.staging_retired),
+            early_launches: get(&tally.early_launches),
         }
     }
 

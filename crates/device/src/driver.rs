@@ -91,6 +91,25 @@ pub struct Limits {
     pub items_axis: u64,
 }
 
+/// Whether kernels may start before the one ahead of them on the stream has ended ([`Driver::launch_early`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EarlyLaunch {
+    /// They may.
+    On,
+    /// They may not, and why.
+    Off(String),
+}
+
+impl fmt::Display for EarlyLaunch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::On => f.write_str("on"),
+            Self::Off(why) => write!(f, "off: {why}"),
+        }
+    }
+}
+
 /// What is known of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Facts {
@@ -110,6 +129,8 @@ pub struct Facts {
     pub unified: bool,
     /// Limits of a launch.
     pub limits: Limits,
+    /// Whether it starts kernels early.
+    pub early_launch: EarlyLaunch,
 }
 
 /// Free and total bytes of a device's memory.
@@ -233,6 +254,8 @@ pub struct FunctionFacts {
     pub shared: u32,
     /// Most threads a block.
     pub threads: u32,
+    /// Whether its code was built for an architecture whose kernels can wait for the one ahead.
+    pub waits: bool,
 }
 
 /// Which way a copy goes.
@@ -326,6 +349,20 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
         geometry: &Geometry,
         args: &[RawArg],
     ) -> DriverResult<()>;
+    /// Starts a kernel that may begin before the one ahead of it on the stream has ended; both wait for their
+    /// predecessor before they touch memory, so that the outcome is that of [`Self::launch`]. Asked for only where
+    /// the facts say [`EarlyLaunch::On`] and the function `waits`.
+    unsafe fn launch_early(
+        &self,
+        d: Raw,
+        stream: Raw,
+        function: Raw,
+        geometry: &Geometry,
+        args: &[RawArg],
+    ) -> DriverResult<()> {
+        // SAFETY: the caller's promise covers it.
+        unsafe { self.launch(d, stream, function, geometry, args) }
+    }
     /// From now on the stream's operations are collected, not run.
     unsafe fn capture_begin(&self, d: Raw, stream: Raw) -> DriverResult<()>;
     /// Ends collecting and makes a graph that can be launched.

@@ -3,6 +3,7 @@
 //! stays poisoned and a later use is reported. The same seed gives the same run.
 
 use crate::cpu::facts;
+use crate::driver::EarlyLaunch;
 pub use crate::host::{BlockInfo, Defect};
 use crate::host::{Chaos, Host, Seeded};
 use crate::runtime::Runtime;
@@ -26,6 +27,9 @@ pub struct Settings {
     pub defect: Option<Defect>,
     /// Name and version of a stand-in for a compiler.
     pub compiler: Option<String>,
+    /// Whether it says that it starts kernels early. They run in order all the same: those that may be started
+    /// early give the same bytes.
+    pub early_launch: EarlyLaunch,
 }
 
 impl Default for Settings {
@@ -37,6 +41,7 @@ impl Default for Settings {
             devices: 1,
             defect: None,
             compiler: None,
+            early_launch: EarlyLaunch::Off("not asked for in its settings".into()),
         }
     }
 }
@@ -49,7 +54,8 @@ pub fn driver(settings: &Settings) -> Fake {
         delay: settings.delay,
         defect: settings.defect,
     };
-    let facts = facts("fake".into(), settings.memory, 1);
+    let mut facts = facts("fake".into(), settings.memory, 1);
+    facts.early_launch = settings.early_launch.clone();
     Fake::new(facts, settings.devices, settings.memory, Some(chaos))
         .with_compiler(settings.compiler.clone())
 }

@@ -23,6 +23,9 @@ struct Keep<R: Driver> {
     marked: VecDeque<(Arc<Mark<R>>, Vec<Held>)>,
     /// Used by the graph being captured, and its operations.
     capture: Option<(Vec<Held>, usize)>,
+    /// Whether the newest operation is a kernel behind which the next may start early. Nothing else may be behind
+    /// one: copies, fills, events and graphs stand in full order before and after.
+    ahead: bool,
 }
 
 /// The stream behind its handle.
@@ -45,15 +48,27 @@ impl<R: Driver> Core<R> {
                 open: Vec::new(),
                 marked: VecDeque::new(),
                 capture: None,
+                ahead: false,
             }),
         }))
     }
 
-    /// Puts one operation into the stream, or into the graph being captured.
+    /// Puts one operation that is no kernel into the stream, or into the graph being captured.
     pub(crate) fn submit(
         &self,
         uses: impl IntoIterator<Item = Held>,
         call: impl FnOnce(&R, Raw, Raw) -> DriverResult<()>,
+    ) -> Result<(), Fault> {
+        self.submit_kernel(uses, false, |driver, d, stream, _| call(driver, d, stream))
+    }
+
+    /// Puts one operation into the stream, or into the graph being captured. `call` is told whether it may start
+    /// before the operation ahead has ended: if it `waits` for that one, as that one did for its own.
+    pub(crate) fn submit_kernel(
+        &self,
+        uses: impl IntoIterator<Item = Held>,
+        waits: bool,
+        call: impl FnOnce(&R, Raw, Raw, bool) -> DriverResult<()>,
     ) -> Result<(), Fault> {
         let _gate = self.device.enter()?;
         let mut keep = lock(&self.keep);
@@ -64,8 +79,13 @@ impl<R: Driver> Core<R> {
             }
             None => keep.open.extend(uses),
         }
-        let result = call(&self.device.driver, self.device.handle, self.raw);
+        let early = std::mem::take(&mut keep.ahead) && waits;
+        let result = call(&self.device.driver, self.device.handle, self.raw, early);
         self.device.check(result)?;
+        keep.ahead = waits;
+        if early {
+            count(&self.device.tally.early_launches);
+        }
         if keep.capture.is_none() && keep.open.len() >= BATCH {
             self.mark(&mut keep, false)?;
         }
@@ -79,6 +99,7 @@ impl<R: Driver> Core<R> {
         let mark = Arc::new(Mark::new(d, timed)?);
         // The stream uses the event until it has fired.
         keep.open.push(Arc::clone(&mark) as Held);
+        keep.ahead = false;
         // SAFETY: event and stream are live and of this device.
         d.check(unsafe { d.driver.event_record(d.handle, mark.raw, self.raw) })?;
         let used = std::mem::take(&mut keep.open);
@@ -101,6 +122,7 @@ impl<R: Driver> Core<R> {
         }
         // SAFETY: the stream is live and of this device.
         d.check(unsafe { d.driver.stream_sync(d.handle, self.raw) })?;
+        keep.ahead = false;
         let (open, marked) = (
             std::mem::take(&mut keep.open),
             std::mem::take(&mut keep.marked),
@@ -130,12 +152,14 @@ impl<R: Driver> Core<R> {
         // SAFETY: the stream is live and not captured.
         d.check(unsafe { d.driver.capture_begin(d.handle, self.raw) })?;
         keep.capture = Some((Vec::new(), 0));
+        keep.ahead = false;
         Ok(())
     }
 
     pub(crate) fn capture_end(&self) -> (Result<Raw, Fault>, usize, Vec<Held>) {
         let d = &self.device;
         let mut keep = lock(&self.keep);
+        keep.ahead = false;
         let end = || {
             // SAFETY: the stream is live and captured.
             unsafe { d.driver.capture_end(d.handle, self.raw) }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::driver::{Driver, FunctionFacts, Geometry, Raw};
+use crate::driver::{Driver, EarlyLaunch, FunctionFacts, Geometry, Raw};
 use crate::fault::{DeviceId, Fault};
 use crate::owned::{Held, Module};
 
@@ -102,6 +102,7 @@ impl<R: Driver> Image<R> {
             raw,
             signature: signature.to_vec(),
             shared: AtomicU32::new(FREE_SHARED),
+            early: false,
         })
     }
 }
@@ -115,6 +116,8 @@ pub struct Kernel<R: Driver> {
     signature: Vec<ArgKind>,
     /// Dynamic shared memory allowed so far.
     shared: AtomicU32,
+    /// Whether it may start before the kernel ahead of it has ended.
+    early: bool,
 }
 
 impl<R: Driver> Kernel<R> {
@@ -142,6 +145,26 @@ impl<R: Driver> Kernel<R> {
     /// `Call`, `Lost`.
     pub fn resources(&self) -> Result<Resources, Fault> {
         self.module.facts(self.raw)
+    }
+
+    /// The kernel, started early from now on where the device does that and the image was built for it: behind
+    /// another such kernel of its stream, before that one has ended. Behind anything else it starts in full order.
+    ///
+    /// # Safety
+    /// Every thread of it waits for the kernel ahead before it touches memory that a kernel writes.
+    ///
+    /// # Errors
+    /// `Call`, `Lost`.
+    pub unsafe fn waiting(mut self) -> Result<Self, Fault> {
+        self.early =
+            self.module.device.facts.early_launch == EarlyLaunch::On && self.resources()?.waits;
+        Ok(self)
+    }
+
+    /// Whether it may start early, were the device's early launches not turned off.
+    #[must_use]
+    pub fn early(&self) -> bool {
+        self.early
     }
 
     pub(crate) fn raw(&self) -> Raw {

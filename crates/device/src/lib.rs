@@ -52,7 +52,7 @@ pub mod watch;
 
 pub use buffer::{Buffer, View};
 pub use device::{Counters, Device};
-pub use driver::{Code, Facts, Geometry, HostModule, Kind, Limits, Place, RawArg};
+pub use driver::{Code, EarlyLaunch, Facts, Geometry, HostModule, Kind, Limits, Place, RawArg};
 pub use event::Event;
 pub use fault::{Absent, DeviceId, Fault};
 pub use graph::Graph;

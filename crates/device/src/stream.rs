@@ -145,11 +145,17 @@ impl<R: Driver> Stream<R> {
         let uses = args.iter().filter_map(Arg::view).map(held);
         let uses: Vec<Held> = uses.chain([kernel.held()]).collect();
         let function = kernel.raw();
-        self.0.submit(uses, |driver, d, stream| {
-            // SAFETY: geometry and arguments were compared with the device and the signature; whoever
-            // made the kernel promised that it touches those bytes only, and the stream holds them.
-            unsafe { driver.launch(d, stream, function, geometry, &raw) }
-        })
+        let early = kernel.early() && device.early();
+        self.0
+            .submit_kernel(uses, early, |driver, d, stream, early| {
+                if early {
+                    // SAFETY: as below; whoever made the kernel promised that it waits, and the one ahead does too.
+                    return unsafe { driver.launch_early(d, stream, function, geometry, &raw) };
+                }
+                // SAFETY: geometry and arguments were compared with the device and the signature; whoever
+                // made the kernel promised that it touches those bytes only, and the stream holds them.
+                unsafe { driver.launch(d, stream, function, geometry, &raw) }
+            })
     }
 
     /// Collects what `work` submits to this stream into a graph instead of running it.

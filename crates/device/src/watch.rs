@@ -204,6 +204,14 @@ impl<D: Driver> Driver for Watched<D> {
             geometry: &Geometry,
             args: &[RawArg]
         ) -> ();
+        fn launch_early(
+            &self,
+            d: Raw,
+            stream: Raw,
+            function: Raw,
+            geometry: &Geometry,
+            args: &[RawArg]
+        ) -> ();
         fn capture_begin(&self, d: Raw, stream: Raw) -> ();
         fn graph_launch(&self, d: Raw, graph: Raw, stream: Raw) -> ();
     }

@@ -2,7 +2,8 @@
 //! the CPU bit by bit, then what passes cost.
 //!
 //! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
-//! [--clock N]`. `--compare 0` compares nothing; `--clock N` prints the N longest kernels of a step and of a chunk. Shapes and names are
+//! [--clock N] [--early-launch on|off]`. `--compare 0` compares nothing; `--clock N` prints the N longest kernels of a
+//! step and of a chunk; `--early-launch off` lets no kernel start before the one ahead has ended. Shapes and names are
 //! those of the released model (`gguf::fixture`); experts are FP2 (gate, up) and FP3 (down), what antirez's mix holds in
 //! Q8_0 is FP4_FAST, the rest is stored as there. All tensors of a format share one buffer of pseudo-random blocks with
 //! scales of a weight's usual size, so that the host holds a few gigabytes; a device gets every tensor of its own.
@@ -137,6 +138,7 @@ struct Args {
     depths: Vec<usize>,
     widths: Vec<usize>,
     clock: usize,
+    early_launch: bool,
     options: Options,
 }
 
@@ -149,6 +151,7 @@ fn args() -> Result<Args> {
         depths: vec![64, 2048, 8192],
         widths: vec![1, 2, 3, 4, 5, 6, 8],
         clock: 0,
+        early_launch: true,
         options: Options {
             n_ctx: 16_384,
             n_seq_max: 2,
@@ -168,6 +171,13 @@ fn args() -> Result<Args> {
             "--depth" => a.depths = numbers(&value)?,
             "--widths" => a.widths = numbers(&value)?,
             "--clock" => a.clock = value.parse()?,
+            "--early-launch" => {
+                a.early_launch = match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err("--early-launch: on or off".into()),
+                }
+            }
             _ => return Err(format!("unknown option {name}").into()),
         }
     }
@@ -245,10 +255,14 @@ fn logits(t: &mut dyn Target, seq: SeqId, tokens: &[TokenId], keep: usize) -> Re
 }
 
 fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
+    if !a.early_launch {
+        device.turn_early_launch_off();
+    }
     println!(
-        "device {}: {}, label synth",
+        "device {}: {}, early launch {}, label synth",
         device.id(),
-        device.facts().name
+        device.facts().name,
+        device.early_launch()
     );
     let model = model()?;
     let cache = a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
@@ -265,7 +279,7 @@ fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
     for depth in &a.depths {
         at_depth(&mut t, *depth, a)?;
     }
-    println!("{:?}", t.counts());
+    println!("{:?}, {:?}", t.counts(), device.counters());
     Ok(())
 }
 

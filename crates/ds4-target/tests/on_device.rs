@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use common::span;
 use device::driver::Driver;
 use device::watch::Fail;
-use device::{Device, cpu, fake};
+use device::{Device, EarlyLaunch, cpu, fake};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, LoadError, Model, Options};
 use engine_core::{LayerId, Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
@@ -401,10 +401,13 @@ fn without_roundings_the_bits_are_the_same() {
 
 #[test]
 fn a_hostile_device_gives_the_same_bits() {
-    for seed in [3, 4] {
+    let off = fake::Settings::default().early_launch;
+    for (seed, early_launch) in [(3, off), (4, EarlyLaunch::On)] {
+        let early = early_launch == EarlyLaunch::On;
         let settings = fake::Settings {
             seed,
             memory: 2 << 30,
+            early_launch,
             ..fake::Settings::default()
         };
         let runtime = fake::runtime(&settings);
@@ -422,6 +425,10 @@ fn a_hostile_device_gives_the_same_bits() {
             both.feed(a, &ids[at..=at], Out::Last);
         }
         drop(both);
+        // Most launches of a pass stand behind another kernel.
+        let count = runtime.driver().inner().early_launches();
+        assert_eq!(count > 100, early, "{count} early launches");
+        assert!(early || count == 0);
         assert_eq!(runtime.driver().inner().violations(), [""; 0]);
         assert_eq!(
             runtime.driver().inner().alive(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::cache::Cache;
 use device::driver::Driver;
-use device::{Runtime, cpu, cuda, hip};
+use device::{EarlyLaunch, Runtime, cpu, cuda, hip};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::pool::Pool;
 use ds4_target::{CpuTarget, Model, Options};
@@ -78,6 +78,8 @@ pub struct DeviceOptions {
     pub images: Option<PathBuf>,
     /// Whether short passes are captured as graphs and replayed.
     pub graphs: bool,
+    /// Whether kernels may start before the one ahead has ended, on devices that can.
+    pub early_launch: bool,
 }
 
 impl Default for DeviceOptions {
@@ -86,6 +88,7 @@ impl Default for DeviceOptions {
             choice: DeviceChoice::Cpu,
             images: None,
             graphs: true,
+            early_launch: true,
         }
     }
 }
@@ -99,6 +102,8 @@ pub struct DeviceInfo {
     pub what: String,
     /// Tokens up to which passes are replayed as graphs; 0: none are.
     pub graph_tokens: usize,
+    /// Whether kernels start before the one ahead has ended.
+    pub early_launch: EarlyLaunch,
 }
 
 impl fmt::Display for DeviceInfo {
@@ -107,7 +112,8 @@ impl fmt::Display for DeviceInfo {
         match self.graph_tokens {
             0 => f.write_str("no graphs"),
             n => write!(f, "graphs for passes of up to {n} tokens"),
-        }
+        }?;
+        write!(f, "; early launch {}", self.early_launch)
     }
 }
 
@@ -156,6 +162,9 @@ fn on<R: Driver>(
     run: Options,
 ) -> Result<Placed, Error> {
     let device = runtime.open(ordinal)?;
+    if !how.early_launch {
+        device.turn_early_launch_off();
+    }
     let cache = how
         .images
         .as_ref()
@@ -176,6 +185,7 @@ fn on<R: Driver>(
             id: device.id().to_string(),
             what: format!("{}, {}", facts.name, facts.arch),
             graph_tokens,
+            early_launch: device.early_launch(),
         }),
     })
 }

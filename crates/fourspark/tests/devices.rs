@@ -42,6 +42,20 @@ fn c_15_the_graphs_switch_changes_no_answer() {
     }
 }
 
+/// C-15: early launches change no token; the processor has none and says so, whichever way the switch is.
+#[test]
+fn c_15_the_early_launch_switch_changes_no_answer() {
+    let (want, _) = answer(&options(DeviceChoice::Cpu, true));
+    for early_launch in [true, false] {
+        let mut options = options(DeviceChoice::Host, true);
+        options.device.early_launch = early_launch;
+        let (got, engine) = answer(&options);
+        assert_eq!(got, want, "early launch {early_launch}");
+        let said = engine.info().device.as_ref().unwrap().to_string();
+        assert!(said.contains("early launch off: one operation"), "{said}");
+    }
+}
+
 #[test]
 fn a_drafter_beside_a_device_changes_no_answer() {
     let (want, _) = answer(&options(DeviceChoice::Cpu, true));

@@ -97,6 +97,7 @@ mod tests {
             per: 1,
             wide,
             ordered: true,
+            fixed: 0,
         }
     }
 

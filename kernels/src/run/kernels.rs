@@ -134,6 +134,8 @@ impl<R: Driver> Kernels<R> {
         // and byte counts of its arguments are what the source states under "shapes", which the case lists hold
         // against every device. Every kernel ends.
         let kernel = unsafe { self.images[call.source].kernel(call.kernel, &signature) }?;
+        // SAFETY: every kernel begins with fs_begin, which waits (`tests/begin.rs` reads all of them).
+        let kernel = unsafe { kernel.waiting() }?;
         self.kernels.insert(call.kernel, kernel);
         Ok(())
     }

@@ -13,7 +13,7 @@ use sys::CUdevice_attribute_enum as A;
 use sys::CUfunction_attribute_enum as F;
 
 use super::nvrtc::{self, Nvrtc};
-use super::probe;
+use super::{early, probe};
 use crate::device::lock;
 use crate::driver::{
     Class, Code, Driver, DriverError, DriverResult, Facts, FunctionFacts, Geometry, Kind, Limits,
@@ -45,6 +45,7 @@ pub struct Cuda {
     version: i32,
     compiler: Result<Nvrtc, String>,
     parameters: bool,
+    launch_ex: bool,
     elapsed: probe::Elapsed,
     /// Ordinals by context.
     open: Mutex<BTreeMap<Raw, i32>>,
@@ -127,6 +128,20 @@ fn limits(device: i32) -> DriverResult<Limits> {
     })
 }
 
+/// One 8-byte cell an argument: little-endian, so that a 4-byte one stands at its start.
+fn cells(args: &[RawArg]) -> Vec<u64> {
+    let cell = |arg: &RawArg| match *arg {
+        RawArg::Address(value, _) | RawArg::Long(value) => value,
+        RawArg::Word(value) => value.into(),
+    };
+    args.iter().map(cell).collect()
+}
+
+/// Where the arguments are.
+fn pointers(cells: &mut [u64]) -> Vec<*mut c_void> {
+    cells.iter_mut().map(|c| ptr::from_mut(c).cast()).collect()
+}
+
 fn handle(ordinal: u32) -> DriverResult<i32> {
     let mut device = 0;
     cu!(cuDeviceGet(&raw mut device, ordinal.cast_signed()))?;
@@ -154,6 +169,7 @@ impl Cuda {
             version,
             compiler,
             parameters: probe::has(probe::PARAMETERS),
+            launch_ex: probe::has(early::SYMBOL),
             elapsed: probe::elapsed()?,
             open: Mutex::default(),
         };
@@ -201,6 +217,7 @@ impl Driver for Cuda {
             integrated: get(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
             unified: get(A::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? != 0,
             limits: limits(device)?,
+            early_launch: early::state(self.version, self.launch_ex, major, minor),
         })
     }
 
@@ -425,6 +442,10 @@ impl Driver for Cuda {
             local: get(F::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
             shared: get(F::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
             threads: get(F::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            waits: early::waits(
+                get(F::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
+                get(F::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?,
+            ),
         })
     }
 
@@ -443,16 +464,8 @@ impl Driver for Cuda {
         args: &[RawArg],
     ) -> DriverResult<()> {
         current(d)?;
-        // One 8-byte cell an argument: little-endian, so that a 4-byte one stands at its start.
-        let mut cells: Vec<u64> = args
-            .iter()
-            .map(|arg| match *arg {
-                RawArg::Address(value, _) | RawArg::Long(value) => value,
-                RawArg::Word(value) => value.into(),
-            })
-            .collect();
-        let mut pointers: Vec<*mut c_void> =
-            cells.iter_mut().map(|c| ptr::from_mut(c).cast()).collect();
+        let mut cells = cells(args);
+        let mut pointers = pointers(&mut cells);
         let ([gx, gy, gz], [tx, ty, tz]) = (geometry.grid, geometry.threads);
         cu!(cuLaunchKernel(
             at(function),
@@ -464,6 +477,27 @@ impl Driver for Cuda {
             tz,
             geometry.shared,
             at(stream),
+            pointers.as_mut_ptr(),
+            ptr::null_mut()
+        ))
+    }
+
+    unsafe fn launch_early(
+        &self,
+        d: Raw,
+        stream: Raw,
+        function: Raw,
+        geometry: &Geometry,
+        args: &[RawArg],
+    ) -> DriverResult<()> {
+        current(d)?;
+        let mut cells = cells(args);
+        let mut pointers = pointers(&mut cells);
+        let mut attribute = early::attribute();
+        let config = early::config(geometry, at(stream), &mut attribute);
+        cu!(cuLaunchKernelEx(
+            &raw const config,
+            at(function),
             pointers.as_mut_ptr(),
             ptr::null_mut()
         ))

@@ -1,9 +1,11 @@
 //! CUDA: the driver's library and NVRTC, found at run time through `cudarc`.
 //!
 //! `cudarc` panics at a missing library or symbol, so every name this module calls is asked for first;
-//! what is missing is an [`Absent`]. All calls are in `calls`; NVRTC's in `nvrtc`.
+//! what is missing is an [`Absent`]. All calls are in `calls`; NVRTC's in `nvrtc`; when kernels
+//! may start before the one ahead has ended is in `early`.
 
 mod calls;
+mod early;
 mod nvrtc;
 mod probe;
 

@@ -11,8 +11,8 @@ use super::rtc::Rtc;
 use super::table::{Handle, HipTable, Properties, properties};
 use super::{Settings, abi, search};
 use crate::driver::{
-    Class, Code, Driver, DriverError, DriverResult, Facts, FunctionFacts, Geometry, Kind, Limits,
-    Memory, Place, Raw, RawArg, Source, Way,
+    Class, Code, Driver, DriverError, DriverResult, EarlyLaunch, Facts, FunctionFacts, Geometry,
+    Kind, Limits, Memory, Place, Raw, RawArg, Source, Way,
 };
 use crate::fault::Absent;
 
@@ -232,6 +232,7 @@ impl Driver for Hip {
                 shared: get(abi::attribute::MAX_SHARED_PER_BLOCK)?,
                 items_axis: abi::MAX_ITEMS,
             },
+            early_launch: EarlyLaunch::Off("HIP has no such launch".into()),
         })
     }
 
@@ -442,6 +443,7 @@ impl Driver for Hip {
             local: get(abi::function::LOCAL)?,
             shared: get(abi::function::SHARED)?,
             threads: get(abi::function::MAX_THREADS)?,
+            waits: false,
         })
     }
 

@@ -284,6 +284,7 @@ impl<M: Mode> Driver for Host<M> {
     unsafe fn function_facts(&self, _d: Raw, _function: Raw) -> DriverResult<FunctionFacts> {
         Ok(FunctionFacts {
             threads: self.facts.limits.threads,
+            waits: true,
             ..FunctionFacts::default()
         })
     }
@@ -313,6 +314,20 @@ impl<M: Mode> Driver for Host<M> {
             }
         };
         self.put("launch", stream, op)
+    }
+
+    unsafe fn launch_early(
+        &self,
+        d: Raw,
+        stream: Raw,
+        function: Raw,
+        geometry: &Geometry,
+        args: &[RawArg],
+    ) -> DriverResult<()> {
+        // SAFETY: the caller's promise covers it.
+        unsafe { self.launch(d, stream, function, geometry, args) }?;
+        lock(&self.shared.state).early += 1;
+        Ok(())
     }
 
     unsafe fn capture_begin(&self, _d: Raw, stream: Raw) -> DriverResult<()> {

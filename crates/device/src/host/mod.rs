@@ -112,6 +112,12 @@ impl<M: Mode> Host<M> {
         lock(&self.shared.state).violations.clone()
     }
 
+    /// Launches that were asked to be early.
+    #[must_use]
+    pub fn early_launches(&self) -> u64 {
+        lock(&self.shared.state).early
+    }
+
     /// The live allocation that holds an address.
     #[must_use]
     pub fn block(&self, address: Raw) -> Option<BlockInfo> {

@@ -80,6 +80,8 @@ pub(super) struct State {
     pub(super) functions: BTreeMap<Raw, (Raw, Arc<str>)>,
     pub(super) violations: Vec<String>,
     pub(super) stopped: bool,
+    /// Launches that were asked to be early.
+    pub(super) early: u64,
     chaos: Option<Chaos>,
     lost: Option<DriverError>,
     running: Option<Op>,
@@ -104,6 +106,7 @@ impl State {
             functions: BTreeMap::new(),
             violations: Vec::new(),
             stopped: false,
+            early: 0,
             chaos,
             lost: None,
             running: None,

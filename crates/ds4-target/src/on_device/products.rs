@@ -214,6 +214,7 @@ mod tests {
             per: 1,
             wide: grouped::wide(slots, matrices),
             ordered: true,
+            fixed: 0,
         }
     }
 

@@ -108,6 +108,7 @@ fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
         processors,
         lanes,
         integrated,
+        early_launch,
         ..
     } = &found.facts;
     let shared = if *integrated {
@@ -120,6 +121,7 @@ fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
         "{}: {name}, {arch}, {memory} bytes of memory{shared}, {processors} processors of {lanes} lanes",
         found.id
     )?;
+    writeln!(text, "{}: early launch {early_launch}", found.id)?;
     if let Some(why) = &found.unfit {
         writeln!(text, "{}: cannot be used: {why}", found.id)?;
     }

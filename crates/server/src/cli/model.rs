@@ -21,6 +21,7 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         choice: args.device,
         images: args.kernel_cache.clone(),
         graphs: switches.is_on("device.graphs"),
+        early_launch: switches.is_on("device.early_launch"),
     };
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),

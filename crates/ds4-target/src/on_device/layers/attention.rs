@@ -290,12 +290,15 @@ impl<R: Driver> Pass<'_, R> {
         match &w.o_a.tiles {
             Some(stack) => {
                 let mut o = Input::blocks(s.o.folded(group), slots);
+                let wide = n.min(grouped::wide(slots, m.o_groups));
                 let units = Units {
                     work: Work {
                         slots,
                         per: 1,
-                        wide: n.min(grouped::wide(slots, m.o_groups)),
+                        wide,
                         ordered: true,
+                        // One unit a group, in their order.
+                        fixed: if wide == n { m.o_groups } else { 0 },
                     },
                     units: self.inputs.group_units,
                     order: self.inputs.group_order,
