@@ -1,17 +1,18 @@
-// Hyper-connections around a sublayer, fused with the norm of its input and the sum of expert outputs:
-// contract rules 6, 8 and 12. The dot products m of a site come from dense.cu (or a quantised product).
+// Hyper-connections around a sublayer, fused with the norm and the blocks of its input and the sum of expert outputs:
+// contract rules 1, 6, 8 and 12. The dot products m of a site come from dense.cu (or a quantised product).
 //
 // hc_pre
 //   formula  r = 1 / sqrt(ss(x) / 4d + rms_eps); m_i = m_i * r;
 //            pre = sigmoid(fma(m, scale_0, base)) + eps; post = 2 * sigmoid(fma(m, scale_1, base));
 //            C = Sinkhorn(fma(m, scale_2, base)); u = sum_h pre_h * x_h; h = (u * r_u) * norm
 //   shapes   x [n][4][d] f32, m [n][24], base [24], scale [3], norm [d], mix [n][24] (pre 4, post 4,
-//            C [source][destination] 16), u [n][d] or null, h [n][d]; d up to 8192
+//            C [source][destination] 16), u [n][d] or null, h [n][d]; q [n][d] i8 and meta [n][d / 32] of
+//            a8_quantise of h, or null; d up to 8192, with q a multiple of 32
 //   launch   grid (n, 2) of 512 threads: part 0 makes pre, u and h, part 1 post and C
-//   cost     reads x twice a part (the second read hits a cache), writes 4 to 8 bytes an element of h
+//   cost     reads x twice a part (the second read hits a cache), writes 4 to 10 bytes an element of h
 //   order    sums of squares by rule 4; u from stream 0 up by fma; sums of four in index order
 // hc_head
-//   formula  as part 0 with four dots, base [4] and scale [1]; mix [n][4]
+//   formula  as part 0 with four dots, base [4] and scale [1]; mix [n][4]; u, h, q and meta as hc_pre
 //   launch   grid (n, 1) of 512 threads
 // hc_post
 //   formula  x_k = fma over j of C[j][k] * x_j, from post_k * a, in place; a = block, or
@@ -25,6 +26,7 @@
 //   launch   grid (ceil(d / 256), n) of 256 threads
 //   cost     16 bytes an element in, 4 out
 #include "fourspark.h"
+#include "fs_a8.h"
 #include "fs_math.h"
 
 static constexpr int HC_STREAMS = 4, HC_THREADS = 512, HC_DIM = 8192;
@@ -59,9 +61,18 @@ FS_DEVICE float hc_factor(HcShared& sh, const float* v, i32 n, float eps) {
   return fs_rsqrt(fs_add(fs_div(hc_squares(sh.part, v, n), (float)n), eps));
 }
 
+// What part 0 writes of all tokens; u and the blocks may be null.
+struct HcOut {
+  float* u;
+  float* h;
+  i8* q;
+  fs_a8_meta* meta;
+};
+
 // Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written.
 FS_DEVICE void hc_collapse(HcShared& sh, const float* x, const float* m, const float* base, float scale, const float* norm, float* mix,
-                           float* u, float* h, i32 d, float r, float rms_eps, float eps) {
+                           const HcOut& out, i32 d, float r, float rms_eps, float eps) {
+  const u64 row = (u64)fs_bid_x() * (u64)d;
   const i32 thread = (i32)fs_tid();
   if (thread < HC_STREAMS) {
     const float pre = fs_add(fs_sigmoid(fs_fma(fs_mul(m[thread], r), scale, base[thread])), eps);
@@ -73,11 +84,17 @@ FS_DEVICE void hc_collapse(HcShared& sh, const float* x, const float* m, const f
     float v = fs_mul(sh.mix[0], x[i]);
     FS_UNROLL for (int s = 1; s < HC_STREAMS; s++) v = fs_fma(sh.mix[s], x[(u64)s * (u64)d + (u64)i], v);
     sh.u[i] = v;
-    if (u) u[i] = v;
+    if (out.u) out.u[row + (u64)i] = v;
   }
   fs_barrier();
   const float ru = hc_factor(sh, sh.u, d, rms_eps);
-  for (i32 i = thread; i < d; i += HC_THREADS) h[i] = fs_mul(fs_mul(sh.u[i], ru), norm[i]);
+  for (i32 i = thread; i < d; i += HC_THREADS) {  // with blocks d is a multiple of 32: whole warps
+    const float v = fs_mul(fs_mul(sh.u[i], ru), norm[i]);
+    if (out.q)
+      fs_a8_store(v, row + (u64)i, out.q, out.meta, out.h);
+    else
+      out.h[row + (u64)i] = v;
+  }
 }
 
 // The sum in index order of four lanes that lie `stride` apart, from `first`.
@@ -103,8 +120,8 @@ FS_DEVICE float hc_sinkhorn(float z, i32 iterations, float eps) {
 }
 
 FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
-                          const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
-                          i32 iterations, float rms_eps, float eps) {
+                          const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i8* q,
+                          fs_a8_meta* meta, i32 d, i32 iterations, float rms_eps, float eps) {
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
@@ -112,7 +129,7 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
   m += token * 24;
   mix += token * 24;
   if (fs_bid_y() == 0) {
-    hc_collapse(sh, streams, m, base, scale[0], norm, mix, u ? u + token * (u64)d : u, h + token * (u64)d, d, r, rms_eps, eps);
+    hc_collapse(sh, streams, m, base, scale[0], norm, mix, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
   } else if (fs_warp() == 0) {
     const u32 lane = fs_lane(), at = 8 + (lane & 15);
     const float c = hc_sinkhorn(fs_fma(fs_mul(m[at], r), scale[2], base[at]), iterations, eps);
@@ -125,14 +142,13 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
 FS_EXPORT(hc_pre, 512)
 
 FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
-                           const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i32 d,
-                           float rms_eps, float eps) {
+                           const float* FS_RESTRICT scale, const float* FS_RESTRICT norm, float* mix, float* u, float* h, i8* q,
+                           fs_a8_meta* meta, i32 d, float rms_eps, float eps) {
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
   const float r = hc_factor(sh, streams, HC_STREAMS * d, rms_eps);
-  hc_collapse(sh, streams, m + token * 4, base, scale[0], norm, mix + token * 4, u ? u + token * (u64)d : u, h + token * (u64)d, d, r,
-              rms_eps, eps);
+  hc_collapse(sh, streams, m + token * 4, base, scale[0], norm, mix + token * 4, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
 }
 FS_EXPORT(hc_head, 512)
 

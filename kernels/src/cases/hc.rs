@@ -1,22 +1,29 @@
 //! Cases of `hc.cu`.
 
+use super::reference::Activations;
 use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32};
 use crate::KernelError;
 use crate::cpu::{
     HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap, rms_factor,
     rms_norm, scale_in_place,
 };
-use crate::launch::hc::{self, SITE, STREAMS, Site};
+use crate::launch::hc::{self, Beside, SITE, STREAMS, Site};
 
 const RMS_EPS: f32 = 1e-6;
 const EPS: f32 = 1e-6;
 
-/// Widths with short segments, one and many tokens, one and twenty rounds.
+/// Widths with short segments and without whole blocks, one and many tokens, one and twenty rounds.
 ///
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256, 20), (3, 544, 2), (2, 1000, 20), (9, 32, 1)];
+    let mut shapes = vec![
+        (1, 256, 20),
+        (3, 544, 2),
+        (2, 1000, 20),
+        (9, 32, 1),
+        (8, 96, 3),
+    ];
     if depth == Depth::Full {
         shapes.extend([(1, 4096, 20), (8, 4096, 20), (256, 4096, 20), (5, 7168, 20)]);
     }
@@ -68,7 +75,10 @@ fn site<R: Runner>(
     let mut noise = Noise::new((n * 100_000 + d) as u64);
     let x = noise.activations(n * STREAMS, d);
     let mut floats = |count: usize| (0..count).map(|_| noise.value()).collect::<Vec<f32>>();
-    let (m, base, scale, norm) = (floats(n * SITE), floats(SITE), floats(3), floats(d));
+    let (m, base, scale, mut norm) = (floats(n * SITE), floats(SITE), floats(3), floats(d));
+    if n > 2 {
+        norm[7] = f32::NAN; // the block's d says so
+    }
     let p = HcParams {
         base: &base,
         scale: &scale,
@@ -95,10 +105,15 @@ fn site<R: Runner>(
     };
     let head_m: Vec<f32> = m.chunks(SITE).flat_map(|m| m[..STREAMS].to_vec()).collect();
     let mut outcomes = Vec::new();
+    let beside = Beside {
+        u: true,
+        a8: d.is_multiple_of(32),
+    };
     for (call, m, want) in [
-        (hc::pre(&s, true)?, &m, &pre),
-        (hc::head(&s, true)?, &head_m, &head),
+        (hc::pre(&s, beside)?, &m, &pre),
+        (hc::head(&s, beside)?, &head_m, &head),
     ] {
+        let blocks = beside.a8.then(|| Activations::new(&want.h, n, d));
         let inputs = [&x, m, &base, &scale, &norm];
         let mut buffers = Vec::new();
         for input in inputs {
@@ -107,12 +122,18 @@ fn site<R: Runner>(
         for out in [&want.mix, &want.u, &want.h] {
             buffers.push(runner.poisoned(out.len() * 4)?);
         }
+        for out in blocks.iter().flat_map(|b| [&b.q, &b.meta]) {
+            buffers.push(runner.poisoned(out.len())?);
+        }
         runner.launch(&call, &buffers)?;
+        let name = format!("{} {n}x{d} x{iterations}", call.kernel);
         let outs = [(&want.mix, "mix"), (&want.u, "u"), (&want.h, "h")];
         for (at, (want, what)) in outs.into_iter().enumerate() {
             let got = to_f32(&runner.read(buffers[5 + at])?);
-            let name = format!("{} {n}x{d} x{iterations} {what}", call.kernel);
-            outcomes.push(compare_f32(name, want, &got));
+            outcomes.push(compare_f32(format!("{name} {what}"), want, &got));
+        }
+        if let Some(b) = &blocks {
+            outcomes.extend(b.compare(runner, &name, [buffers[8], buffers[9]])?);
         }
     }
     Ok(outcomes)

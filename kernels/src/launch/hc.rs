@@ -1,6 +1,6 @@
 //! Launches of `hc.cu`: hyper-connections around a sublayer.
 
-use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
+use super::{Arg, Call, a8, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 
 const SOURCE: &str = "hc.cu";
@@ -24,6 +24,15 @@ pub struct Site {
     pub eps: f32,
 }
 
+/// What a site's kernel writes beside mixing weights and h.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The collapsed rows before their norm.
+    pub u: bool,
+    /// Activation blocks of h (`a8.cu`): d is a multiple of 32.
+    pub a8: bool,
+}
+
 impl Site {
     fn check(&self, name: &'static str) -> Result<(), KernelError> {
         let fits = (1..=8192).contains(&self.d);
@@ -37,7 +46,7 @@ impl Site {
         parts: u32,
         rows: usize,
         scales: usize,
-        keep_u: bool,
+        beside: Beside,
     ) -> Result<Call, KernelError> {
         self.check(name)?;
         let (row, mix) = (
@@ -45,6 +54,7 @@ impl Site {
             bytes(name, &[self.n, rows, 4])?,
         );
         let grid = [grid_x(name, self.n as u64)?, parts, 1];
+        let [q, meta] = a8::outputs(name, beside.a8, self.n, self.d)?;
         Ok(Call::new(SOURCE, name, grid, 512)
             .arg(Arg::Read(bytes(name, &[self.n, STREAMS, self.d, 4])?))
             .arg(Arg::Read(mix))
@@ -52,18 +62,21 @@ impl Site {
             .arg(Arg::Read(bytes(name, &[scales, 4])?))
             .arg(Arg::Read(bytes(name, &[self.d, 4])?))
             .arg(Arg::Write(mix))
-            .arg(if keep_u { Arg::Write(row) } else { Arg::Null })
+            .arg(if beside.u { Arg::Write(row) } else { Arg::Null })
             .arg(Arg::Write(row))
+            .arg(q)
+            .arg(meta)
             .arg(Arg::I32(int(name, "width of a stream", self.d)?)))
     }
 }
 
 /// Before a sublayer. Buffers: x `[n][4][d]` f32, m `[n][24]` raw dots, base `[24]`, scale `[3]`,
-/// norm `[d]`, mix `[n][24]`, u `[n][d]` if `keep_u`, h `[n][d]`.
+/// norm `[d]`, mix `[n][24]`, u `[n][d]` if it is asked for, h `[n][d]`, q `[n][d]` i8 and meta `[n][d / 32]` of 8 bytes
+/// if blocks are.
 ///
 /// # Errors
 /// `Shape`.
-pub fn pre(s: &Site, keep_u: bool) -> Result<Call, KernelError> {
+pub fn pre(s: &Site, beside: Beside) -> Result<Call, KernelError> {
     const NAME: &str = "hc_pre";
     require(
         NAME,
@@ -72,19 +85,19 @@ pub fn pre(s: &Site, keep_u: bool) -> Result<Call, KernelError> {
         s.iterations,
         s.iterations > 0,
     )?;
-    Ok(s.head(NAME, 2, SITE, 3, keep_u)?
+    Ok(s.head(NAME, 2, SITE, 3, beside)?
         .arg(Arg::I32(int(NAME, "iterations", s.iterations)?))
         .arg(Arg::F32(s.rms_eps))
         .arg(Arg::F32(s.eps)))
 }
 
 /// The final merge. Buffers: x `[n][4][d]` f32, m `[n][4]`, base `[4]`, scale `[1]`, norm `[d]`,
-/// mix `[n][4]`, u `[n][d]` if `keep_u`, h `[n][d]`.
+/// mix `[n][4]`, u, h, q and meta as [`pre`].
 ///
 /// # Errors
 /// `Shape`.
-pub fn head(s: &Site, keep_u: bool) -> Result<Call, KernelError> {
-    Ok(s.head("hc_head", 1, STREAMS, 1, keep_u)?
+pub fn head(s: &Site, beside: Beside) -> Result<Call, KernelError> {
+    Ok(s.head("hc_head", 1, STREAMS, 1, beside)?
         .arg(Arg::F32(s.rms_eps))
         .arg(Arg::F32(s.eps)))
 }
@@ -149,7 +162,8 @@ mod tests {
             rms_eps: 1e-6,
             eps: 1e-6,
         };
-        let call = pre(&site(70_000, 4096, 20), false).unwrap();
+        let none = Beside::default();
+        let call = pre(&site(70_000, 4096, 20), none).unwrap();
         assert_eq!(call.grid, [70_000, 2, 1]);
         for bad in [
             site(0, 32, 1),
@@ -157,12 +171,15 @@ mod tests {
             site(1, 8193, 1),
             site(1, 32, 0),
         ] {
-            assert!(pre(&bad, true).is_err(), "{bad:?}");
+            assert!(pre(&bad, none).is_err(), "{bad:?}");
         }
         assert!(
-            head(&site(1, 32, 0), true).is_ok(),
+            head(&site(1, 32, 0), none).is_ok(),
             "the head has no rounds"
         );
+        let blocks = Beside { u: false, a8: true };
+        assert!(pre(&site(1, 48, 1), blocks).is_err(), "half a block");
+        assert!(pre(&site(1, 64, 1), blocks).is_ok());
         assert_eq!(post(65_535, 300, 6).unwrap().grid, [2, 65_535, 1]);
         assert!(tap(2, 300, 3, 2).is_ok() && tap(2, 300, 3, 3).is_err());
         assert!(post(65_536, 300, 6).is_err() && post(0, 300, 0).is_err());

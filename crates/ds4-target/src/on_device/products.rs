@@ -41,7 +41,8 @@ impl Rows {
     }
 }
 
-/// The first `n` of some rows in a pass: blocks are made when a matrix first needs them.
+/// The first `n` of some rows in a pass: blocks are there if what made the rows wrote them, or are made when a matrix
+/// first needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
     pub(crate) rows: Rows,
@@ -62,10 +63,21 @@ impl Input {
 
     /// Rows whose blocks are there.
     pub(crate) fn blocks(rows: Rows, n: usize) -> Self {
+        Self::made(rows, n, true)
+    }
+
+    /// Rows that are about to be made, with their blocks if `blocks`.
+    pub(crate) fn made(rows: Rows, n: usize, blocks: bool) -> Self {
         Self {
-            quantised: true,
+            quantised: blocks,
             ..Self::new(rows, n)
         }
+    }
+
+    /// The slots of the blocks for what makes the rows; none if it does not make blocks.
+    pub(crate) fn block_slots(&self) -> impl Iterator<Item = Slot> {
+        let (q, meta) = (self.rows.q, self.rows.meta);
+        [q, meta].into_iter().filter(move |_| self.quantised)
     }
 
     /// Makes the blocks.

@@ -72,10 +72,12 @@ impl<R: Driver> Pass<'_, R> {
         let s = self.scratch;
         let x = Input::new(s.x, n).rows.x;
         let (block, mix) = (s.block.rows(0, n, 4 * d), s.mix.rows(0, n, 4 * hc::SITE));
-        let mut h = self.pre(&layer.hc_attn, layer.attn.norm)?;
+        let blocks = layer.attn.reads_blocks();
+        let mut h = self.pre(&layer.hc_attn, layer.attn.norm, blocks)?;
         self.attention(at, layer, &mut h)?;
         self.gpu.put(&hc::post(n, d, 0)?, &[x, block, mix])?;
-        let mut h = self.pre(&layer.hc_ffn, layer.moe.norm)?;
+        let blocks = layer.moe.reads_blocks();
+        let mut h = self.pre(&layer.hc_ffn, layer.moe.norm, blocks)?;
         self.experts(&layer.moe, &mut h)?;
         let used = self.meta.n_used;
         let slots = s.y.rows(0, n * used, 4 * d);
@@ -83,17 +85,22 @@ impl<R: Driver> Pass<'_, R> {
             .put(&hc::post(n, d, used)?, &[x, block, slots, mix])
     }
 
-    /// Before a sublayer: mixing weights, and its normed input.
-    fn pre(&mut self, site: &Site, norm: Slot) -> Result<Input, KernelError> {
+    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`.
+    fn pre(&mut self, site: &Site, norm: Slot, blocks: bool) -> Result<Input, KernelError> {
         let (n, s) = (self.n(), self.scratch);
         let shape = self.site(n);
         let mut x = Input::new(s.x, n);
         self.gpu.product(&site.mix, &mut x, s.m)?;
-        let h = Input::new(s.h, n);
+        let h = Input::made(s.h, n, blocks);
         let row = 4 * hc::SITE;
         let (m, mix) = (s.m.rows(0, n, row), s.mix.rows(0, n, row));
-        let call = hc::pre(&shape, false)?;
-        let slots = [x.rows.x, m, site.base, site.scale, norm, mix, h.rows.x];
+        let beside = hc::Beside {
+            u: false,
+            a8: blocks,
+        };
+        let call = hc::pre(&shape, beside)?;
+        let mut slots = vec![x.rows.x, m, site.base, site.scale, norm, mix, h.rows.x];
+        slots.extend(h.block_slots());
         self.gpu.put(&call, &slots)?;
         Ok(h)
     }
