@@ -171,6 +171,31 @@ impl<R: Driver> Gpu<R> {
         self.put(&call, &slots)
     }
 
+    /// [`Self::stacked`] into rows that a matrix reads: as blocks if `blocks` asks for them and the kernel for these
+    /// rows writes them, as f32 else. Returns whether they are blocks.
+    pub(crate) fn stacked_rows(
+        &mut self,
+        w: &Matrix,
+        stack: &Stack,
+        input: &mut Input,
+        units: &Units,
+        out: &Rows,
+        blocks: bool,
+    ) -> Result<bool, KernelError> {
+        let whole = stack.rows.is_multiple_of(32);
+        if !blocks || !whole || many(&units.work, self.kernels.width()) {
+            self.stacked(w, stack, input, units, out.x)?;
+            return Ok(false);
+        }
+        input.quantise(self)?;
+        let call = tiled::gemv_blocks(stack, &units.work)?;
+        let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
+        slots.extend(units.slots());
+        slots.extend([out.q, out.meta]);
+        self.put(&call, &slots)?;
+        Ok(true)
+    }
+
     /// Gate, up and activation of a stack in units, as blocks and, if `floats`, as f32 too.
     pub(crate) fn gate_up(
         &mut self,

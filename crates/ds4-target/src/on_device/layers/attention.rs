@@ -287,8 +287,8 @@ impl<R: Driver> Pass<'_, R> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let group = m.n_head * m.head_dim / m.o_groups;
         let slots = n * m.o_groups;
-        let low = s.low.x.rows(0, slots, 4 * m.o_lora);
-        match &w.o_a.tiles {
+        let low = s.low.part(0, n);
+        let blocks = match &w.o_a.tiles {
             Some(stack) => {
                 let mut o = Input::blocks(s.o.folded(group), slots);
                 let units = Units {
@@ -301,11 +301,16 @@ impl<R: Driver> Pass<'_, R> {
                     units: self.inputs.group_units,
                     order: self.inputs.group_order,
                 };
-                self.gpu.stacked(&w.o_a, stack, &mut o, &units, low)?;
+                let blocks = w.o_b.tiles.is_some();
+                self.gpu
+                    .stacked_rows(&w.o_a, stack, &mut o, &units, &low, blocks)?
             }
-            None => self.back_floats(w, group)?,
-        }
-        let mut low = Input::new(s.low, n);
+            None => {
+                self.back_floats(w, group)?;
+                false
+            }
+        };
+        let mut low = Input::made(s.low, n, blocks);
         self.gpu.product(&w.o_b, &mut low, s.block)
     }
 

@@ -24,7 +24,7 @@ impl<R: Driver> Pass<'_, R> {
         let wide = hc::STREAMS * d;
         let call = token::embed(Format::F32, self.n(), wide, n, 1)?;
         let mut x = Input::new(s.gathered, n);
-        let all = Input::new(s.x, self.n()).rows.x;
+        let all = Input::new(self.stream_rows(), self.n()).rows.x;
         let wanted = self.inputs.out.rows(first, n, 4);
         self.gpu.put(&call, &[all, wanted, x.rows.x])?;
         let site = &self.weights.hc_head;
