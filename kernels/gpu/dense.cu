@@ -15,16 +15,8 @@
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
 //   early    all but _many: before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
+#include "fs_dense.h"
 #include "fs_math.h"
-
-enum DenseType { DENSE_F32, DENSE_F16, DENSE_BF16 };
-
-template <int T>
-FS_DEVICE float dense_weight(const u8* w, u64 at) {
-  if (T == DENSE_F32) return ((const float*)w)[at];
-  if (T == DENSE_F16) return fs_f16(((const u16*)w)[at]);
-  return fs_f32((u32)((const u16*)w)[at] << 16);
-}
 
 // Of a warp with R rows and C columns; sums over lanes are made eight at a time.
 template <int R, int C>

@@ -1,10 +1,12 @@
-// rms_norm: y = (x * r) * w with r = 1 / sqrt(sum(x^2) / n + eps), or y = x * r (contract rules 4, 6).
+// rms_norm: y = (x * r) * w with r = 1 / sqrt(sum(x^2) / n + eps), or y = x * r (contract rules 4, 6), and the
+// activation blocks of y (rule 1).
 // softmax_rows: probabilities of rows of scores in chunks of 128, with a sink (contract rule 7).
 //
 // rms_norm
-//   shapes   x, y [rows][n] f32, w [n] f32 or null
+//   shapes   x, y [rows][n] f32, w [n] f32 or null; q [rows][n] i8 and meta [rows][n / 32] of a8_quantise of y,
+//            n a multiple of 32, or null
 //   launch   rows blocks of 256 threads
-//   cost     12 bytes and 4 flops an element (the second read of x hits a cache)
+//   cost     12 bytes and 4 flops an element (the second read of x hits a cache), and 1.25 bytes with blocks
 //   order    a warp a segment of 512, a lane a partial sum over k mod 32; lanes by xor 16 .. 1;
 //            segments in order
 // softmax_rows
@@ -15,13 +17,15 @@
 //   launch   rows blocks of 128 threads
 //   cost     8 bytes and about 25 flops an element
 #include "fourspark.h"
+#include "fs_a8.h"
 #include "fs_math.h"
 
 struct RmsShared {
   float part[8];
 };
 
-FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS w, float* FS_RESTRICT y, i32 n, float eps) {
+FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS w, float* FS_RESTRICT y, i8* q, fs_a8_meta* meta, i32 n,
+                            float eps) {
   fs_begin();
   FS_SHARED(RmsShared, sh);
   const u32 lane = fs_lane(), warp = fs_warp();
@@ -42,10 +46,13 @@ FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS 
     fs_barrier();
   }
   const float r = fs_rsqrt(fs_add(fs_div(total, (float)n), eps));
-  float* out = y + (u64)fs_bid_x() * (u64)n;
-  for (i32 k = (i32)fs_tid(); k < n; k += 256) {
-    const float v = fs_mul(row[k], r);
-    out[k] = w ? fs_mul(v, w[k]) : v;
+  const u64 out = (u64)fs_bid_x() * (u64)n;
+  for (i32 k = (i32)fs_tid(); k < n; k += 256) {  // with blocks n is a multiple of 32: whole warps
+    const float unit = fs_mul(row[k], r), v = w ? fs_mul(unit, w[k]) : unit;
+    if (q)
+      fs_a8_store(v, out + (u64)k, q, meta, y);
+    else
+      y[out + (u64)k] = v;
   }
 }
 FS_EXPORT(rms_norm, 256)

@@ -10,7 +10,8 @@
 //   formula  y[slot][row] = sum over blocks of d * t (rules 2, 3) of matrix `expert` of the slot's unit
 //   shapes   q [inputs][k] i8, meta [inputs][blocks] of a8_quantise; units [grid y] {expert, first place,
 //            slots, 0} and order [slots], or null (order null: place = slot); input row = slot / per;
-//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32
+//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32 or null;
+//            y_q [slots][m] i8 and y_meta [slots][m / 32] of a8_quantise of y (rule 1), m a multiple of 32, or null
 //   launch   grid (blocks of tiles, units) of 256 threads: a warp one segment of 32 rows; a block holds
 //            the 8 segments of its rows or, if there are at most 4, 2, 1, as many times the rows
 // tiled_gate_up_F_{1,4}
@@ -103,7 +104,7 @@ FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 
 
 template <class F, int Q>
 FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
-                          float* y, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
+                          float* y, i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
   const FsTiledColumns my = fs_tiled_columns<Q>(units, order, cols);
   if (my.count <= 0) return;  // the same for all threads
   const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);
@@ -117,7 +118,12 @@ FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, 
       if (c >= my.count) continue;
       if (tiles > 1) total = -0.0f;
       total = tiled_add<Q>(total, sh.part[0], slot, c, log2, here);
-      if (pass + here == w.segments && row < m) y[my.slot(c) * (u64)m + (u64)row] = total;
+      if (pass + here != w.segments || row >= m) continue;  // with blocks m is a multiple of 32: the same for a warp
+      const u64 at = my.slot(c) * (u64)m + (u64)row;
+      if (y_q)
+        fs_a8_store(total, at, y_q, y_meta, y);
+      else
+        y[at] = total;
     }
     fs_barrier();
   }
@@ -151,12 +157,10 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
 #define TILED_GEMV(name, F, Q)                                                                                            \
   FS_KERNEL(tiled_gemv_##name##_##Q, 256, 1)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                       \
                                              const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,          \
-                                             const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,       \
-                                             i32 cols, u32 per, u32 table) {                                              \
-    tiled_ahead<F>(packed, units != nullptr, m, blocks, cols);                                                            \
-    fs_begin();                                                                                                           \
+//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32 or null;
+//            y_q [slots][m] i8 and y_meta [slots][m / 32] of a8_quantise of y (rule 1), m a multiple of 32, or null
     FS_SHARED(TiledOne<Q>, sh);                                                                             \
-    tiled_gemv<F, Q>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                  \
+    tiled_gemv<F, Q>(sh, packed, q, meta, units, order, y, y_q, y_meta, m, blocks, cols, per, table);                     \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_##name##_##Q, 256)
 #define TILED_GATE_UP(name, F, Q)                                                                                         \

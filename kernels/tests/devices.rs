@@ -59,7 +59,7 @@ fn wrong_launches_are_refused_before_a_device_sees_them() {
     let mut kernels = Kernels::new(&device, None);
     let buffer = device.alloc(Place::Device, 128).unwrap();
     let (view, part) = (buffer.view(), buffer.part(0, 64).unwrap());
-    let call = norm::rms(1, 32, false, 1e-6).unwrap();
+    let call = norm::rms(1, 32, false, false, 1e-6).unwrap();
     let mut put = |call: &Call, buffers: &[_]| {
         let error = kernels.put(&stream, call, buffers).unwrap_err();
         error.to_string()

@@ -7,7 +7,7 @@ use crate::KernelError;
 use crate::launch::dense;
 
 /// Random weights in file order.
-fn weights(format: Format, count: usize, noise: &mut Noise) -> Vec<u8> {
+pub(super) fn weights(format: Format, count: usize, noise: &mut Noise) -> Vec<u8> {
     // Halves with random fractions and exponents around one, some denormal.
     let f16 = |w: u32| (w & 0x83ff) as u16 | (9 + (w >> 16) as u16 % 8) << 10;
     let mut out = Vec::with_capacity(count * format.block_bytes());

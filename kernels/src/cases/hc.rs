@@ -1,22 +1,31 @@
-//! Cases of `hc.cu`.
+//! Cases of `hc.cu`, and those of `hc_dots.cu` behind them.
 
-use super::{Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32};
+use super::reference::Activations;
+use super::{
+    Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, hc_dots, to_f32,
+};
 use crate::KernelError;
 use crate::cpu::{
     HcMix, HcParams, add_rows, hc_collapse, hc_head_weights, hc_mix, hc_post, hc_tap, rms_factor,
     rms_norm, scale_in_place,
 };
-use crate::launch::hc::{self, SITE, STREAMS, Site};
+use crate::launch::hc::{self, Beside, Dots, SITE, STREAMS, Site};
 
 const RMS_EPS: f32 = 1e-6;
 const EPS: f32 = 1e-6;
 
-/// Widths with short segments, one and many tokens, one and twenty rounds.
+/// Widths with short segments and without whole blocks, one and many tokens, one and twenty rounds.
 ///
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256, 20), (3, 544, 2), (2, 1000, 20), (9, 32, 1)];
+    let mut shapes = vec![
+        (1, 256, 20),
+        (3, 544, 2),
+        (2, 1000, 20),
+        (9, 32, 1),
+        (8, 96, 3),
+    ];
     if depth == Depth::Full {
         shapes.extend([(1, 4096, 20), (8, 4096, 20), (256, 4096, 20), (5, 7168, 20)]);
     }
@@ -31,18 +40,75 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             runner.reset();
         }
     }
+    outcomes.extend(hc_dots::run(runner, depth)?);
     Ok(outcomes)
+}
+
+/// A site's tensors and constants; tokens are not among them.
+pub(super) struct Params {
+    pub(super) base: Vec<f32>,
+    pub(super) scale: Vec<f32>,
+    pub(super) norm: Vec<f32>,
+    pub(super) site: Site,
+}
+
+impl Params {
+    pub(super) fn new(
+        floats: &mut impl FnMut(usize) -> Vec<f32>,
+        d: usize,
+        iterations: usize,
+    ) -> Self {
+        Self {
+            base: floats(SITE),
+            scale: floats(3),
+            norm: floats(d),
+            site: Site {
+                n: 1,
+                d,
+                iterations,
+                rms_eps: RMS_EPS,
+                eps: EPS,
+            },
+        }
+    }
+
+    fn host(&self) -> HcParams<'_> {
+        HcParams {
+            base: &self.base,
+            scale: &self.scale,
+            iterations: self.site.iterations as u32,
+            eps: EPS,
+        }
+    }
 }
 
 /// What a site's kernel must give: mixing weights, collapsed rows, their norms.
 #[derive(Default)]
-struct Want {
-    mix: Vec<f32>,
+pub(super) struct Want {
+    pub(super) mix: Vec<f32>,
     u: Vec<f32>,
-    h: Vec<f32>,
+    pub(super) h: Vec<f32>,
 }
 
 impl Want {
+    /// Streams `[n][4][d]` and their dots `[n][24]`, before a sublayer.
+    pub(super) fn site(&mut self, x: &[f32], m: &[f32], p: &Params) {
+        for (x, m) in x.chunks(STREAMS * p.site.d).zip(m.chunks(SITE)) {
+            let mix = hc_mix(&scaled(m, x), &p.host());
+            self.mix.extend(flat(&mix));
+            self.token(x, &mix.pre, &p.norm);
+        }
+    }
+
+    /// The same of the final merge.
+    fn head(&mut self, x: &[f32], m: &[f32], p: &Params) {
+        for (x, m) in x.chunks(STREAMS * p.site.d).zip(m.chunks(SITE)) {
+            let weights = hc_head_weights(&scaled(m, x), &p.host());
+            self.mix.extend(weights);
+            self.token(x, &weights, &p.norm);
+        }
+    }
+
     fn token(&mut self, x: &[f32], pre: &[f32; STREAMS], norm: &[f32]) {
         let (mut u, mut h) = (vec![0f32; norm.len()], vec![0f32; norm.len()]);
         hc_collapse(x, pre, &mut u);
@@ -58,6 +124,13 @@ fn flat(mix: &HcMix) -> Vec<f32> {
     all.chain(mix.comb.as_flattened()).copied().collect()
 }
 
+/// Dots times the factor of their streams.
+fn scaled(m: &[f32], x: &[f32]) -> Vec<f32> {
+    let mut m = m.to_vec();
+    scale_in_place(&mut m, rms_factor(x, RMS_EPS));
+    m
+}
+
 /// `hc_pre` and `hc_head` on the same streams.
 fn site<R: Runner>(
     runner: &mut R,
@@ -68,38 +141,27 @@ fn site<R: Runner>(
     let mut noise = Noise::new((n * 100_000 + d) as u64);
     let x = noise.activations(n * STREAMS, d);
     let mut floats = |count: usize| (0..count).map(|_| noise.value()).collect::<Vec<f32>>();
-    let (m, base, scale, norm) = (floats(n * SITE), floats(SITE), floats(3), floats(d));
-    let p = HcParams {
-        base: &base,
-        scale: &scale,
-        iterations: iterations as u32,
-        eps: EPS,
-    };
-    let (mut pre, mut head) = (Want::default(), Want::default());
-    for (x, m) in x.chunks(STREAMS * d).zip(m.chunks(SITE)) {
-        let mut m = m.to_vec();
-        scale_in_place(&mut m, rms_factor(x, RMS_EPS));
-        let mix = hc_mix(&m, &p);
-        pre.mix.extend(flat(&mix));
-        pre.token(x, &mix.pre, &norm);
-        let weights = hc_head_weights(&m, &p);
-        head.mix.extend(weights);
-        head.token(x, &weights, &norm);
+    let m = floats(n * SITE);
+    let mut p = Params::new(&mut floats, d, iterations);
+    if n > 2 {
+        p.norm[7] = f32::NAN; // the block's d says so
     }
-    let s = Site {
-        n,
-        d,
-        iterations,
-        rms_eps: RMS_EPS,
-        eps: EPS,
-    };
+    let (mut pre, mut head) = (Want::default(), Want::default());
+    pre.site(&x, &m, &p);
+    head.head(&x, &m, &p);
+    let s = Site { n, ..p.site };
     let head_m: Vec<f32> = m.chunks(SITE).flat_map(|m| m[..STREAMS].to_vec()).collect();
     let mut outcomes = Vec::new();
+    let beside = Beside {
+        u: true,
+        a8: d.is_multiple_of(32),
+    };
     for (call, m, want) in [
-        (hc::pre(&s, true)?, &m, &pre),
-        (hc::head(&s, true)?, &head_m, &head),
+        (hc::pre(&s, Dots::Whole, beside)?, &m, &pre),
+        (hc::head(&s, beside)?, &head_m, &head),
     ] {
-        let inputs = [&x, m, &base, &scale, &norm];
+        let blocks = beside.a8.then(|| Activations::new(&want.h, n, d));
+        let inputs = [&x, m, &p.base, &p.scale, &p.norm];
         let mut buffers = Vec::new();
         for input in inputs {
             buffers.push(runner.load(&f32_bytes(input), 0)?);
@@ -107,28 +169,33 @@ fn site<R: Runner>(
         for out in [&want.mix, &want.u, &want.h] {
             buffers.push(runner.poisoned(out.len() * 4)?);
         }
+        for out in blocks.iter().flat_map(|b| [&b.q, &b.meta]) {
+            buffers.push(runner.poisoned(out.len())?);
+        }
         runner.launch(&call, &buffers)?;
+        let name = format!("{} {n}x{d} x{iterations}", call.kernel);
         let outs = [(&want.mix, "mix"), (&want.u, "u"), (&want.h, "h")];
         for (at, (want, what)) in outs.into_iter().enumerate() {
             let got = to_f32(&runner.read(buffers[5 + at])?);
-            let name = format!("{} {n}x{d} x{iterations} {what}", call.kernel);
-            outcomes.push(compare_f32(name, want, &got));
+            outcomes.push(compare_f32(format!("{name} {what}"), want, &got));
+        }
+        if let Some(b) = &blocks {
+            outcomes.extend(b.compare(runner, &name, [buffers[8], buffers[9]])?);
         }
     }
     Ok(outcomes)
 }
 
-fn post<R: Runner>(
-    runner: &mut R,
-    n: usize,
-    d: usize,
+/// Streams after slots and a block.
+pub(super) fn posted(
+    x: &[f32],
+    block: &[f32],
+    slots: &[f32],
+    mix: &[f32],
     used: usize,
-) -> Result<Outcome, KernelError> {
-    let mut noise = Noise::new((n * 100_000 + d * 10 + used) as u64);
-    let x = noise.activations(n * STREAMS, d);
-    let mut floats = |count: usize| (0..count).map(|_| noise.value()).collect::<Vec<f32>>();
-    let (block, slots, mix) = (floats(n * d), floats(n * used * d), floats(n * SITE));
-    let mut want = x.clone();
+) -> Vec<f32> {
+    let d = block.len() / (mix.len() / SITE);
+    let mut want = x.to_vec();
     for (token, x) in want.chunks_mut(STREAMS * d).enumerate() {
         let w = &mix[token * SITE..][..SITE];
         let weights = HcMix {
@@ -143,6 +210,20 @@ fn post<R: Runner>(
         }
         hc_post(x, &sum, &weights);
     }
+    want
+}
+
+fn post<R: Runner>(
+    runner: &mut R,
+    n: usize,
+    d: usize,
+    used: usize,
+) -> Result<Outcome, KernelError> {
+    let mut noise = Noise::new((n * 100_000 + d * 10 + used) as u64);
+    let x = noise.activations(n * STREAMS, d);
+    let mut floats = |count: usize| (0..count).map(|_| noise.value()).collect::<Vec<f32>>();
+    let (block, slots, mix) = (floats(n * d), floats(n * used * d), floats(n * SITE));
+    let want = posted(&x, &block, &slots, &mix, used);
     let mut buffers = vec![
         runner.load(&f32_bytes(&x), 0)?,
         runner.load(&f32_bytes(&block), 0)?,

@@ -12,6 +12,7 @@ pub mod draws;
 pub mod fp4f;
 pub mod grouped;
 pub mod hc;
+mod hc_dots;
 pub mod head;
 pub mod index;
 pub mod math;

@@ -2,6 +2,7 @@
 
 use engine_core::math::rms_scale;
 
+use super::reference::Activations;
 use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, reference, to_f32};
 use crate::KernelError;
 use crate::launch::norm;
@@ -14,7 +15,8 @@ const EPS: f32 = 1e-6;
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
     let mut outcomes = Vec::new();
-    let mut norms = vec![(1, 4096), (8, 544), (9, 512), (256, 64), (3, 7), (2, 5000)];
+    let mut norms: Vec<(usize, usize)> =
+        vec![(1, 4096), (8, 544), (9, 512), (256, 64), (3, 7), (2, 5000)];
     let mut rows = vec![(1, 1), (8, 128), (9, 129), (256, 100), (2, 640), (1, 8192)];
     if depth == Depth::Full {
         norms.extend([(256, 4096), (1024, 7168), (5, 16_385)]);
@@ -22,7 +24,11 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     }
     for (rows, n) in norms {
         for weighted in [true, false] {
-            outcomes.push(rms(runner, rows, n, weighted)?);
+            for blocks in [false, true] {
+                if !blocks || n.is_multiple_of(32) {
+                    outcomes.extend(rms(runner, rows, n, weighted, blocks)?);
+                }
+            }
         }
     }
     for (rows, n) in rows {
@@ -38,10 +44,14 @@ fn rms<R: Runner>(
     rows: usize,
     n: usize,
     weighted: bool,
-) -> Result<Outcome, KernelError> {
+    blocks: bool,
+) -> Result<Vec<Outcome>, KernelError> {
     let mut noise = Noise::new((rows * 100_000 + n) as u64);
     let mut x = noise.activations(rows, n);
     x[..n.min(32)].fill(1e-30);
+    if rows > 2 {
+        x[n + 3] = f32::NAN;
+    }
     let w: Vec<f32> = (0..n).map(|_| noise.value()).collect();
     let want: Vec<f32> = x
         .chunks(n)
@@ -58,15 +68,20 @@ fn rms<R: Runner>(
     }
     let y = runner.poisoned(want.len() * 4)?;
     buffers.push(y);
-    runner.launch(&norm::rms(rows, n, weighted, EPS)?, &buffers)?;
+    let made = blocks.then(|| Activations::new(&want, rows, n));
+    for out in made.iter().flat_map(|m| [&m.q, &m.meta]) {
+        buffers.push(runner.poisoned(out.len())?);
+    }
+    runner.launch(&norm::rms(rows, n, weighted, blocks, EPS)?, &buffers)?;
     let weight = if weighted { "" } else { " unweighted" };
-    let outcome = compare_f32(
-        format!("rms_norm {rows}x{n}{weight}"),
-        &want,
-        &to_f32(&runner.read(y)?),
-    );
+    let name = format!("rms_norm {rows}x{n}{weight}");
+    let got = to_f32(&runner.read(y)?);
+    let mut outcomes = vec![compare_f32(name.clone(), &want, &got)];
+    if let (Some(made), [.., q, meta]) = (made, buffers.as_slice()) {
+        outcomes.extend(made.compare(runner, &name, [*q, *meta])?);
+    }
     runner.reset();
-    Ok(outcome)
+    Ok(outcomes)
 }
 
 fn softmax<R: Runner>(

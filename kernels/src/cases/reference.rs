@@ -4,6 +4,9 @@
 use engine_core::math::{exp, fma};
 use fpx_quant::{A8Rows, Format, FormatError, Matrix, Out};
 
+use super::{Outcome, Runner, compare_bytes};
+use crate::KernelError;
+
 /// Quantised activation rows as the device holds them.
 #[derive(Clone, Debug)]
 pub struct Activations {
@@ -45,6 +48,23 @@ impl Activations {
     #[must_use]
     pub fn only(&self, row: usize) -> Self {
         Self::new(&self.x[row * self.k..][..self.k], 1, self.k)
+    }
+
+    /// Compares the q and meta that a kernel wrote. The NaN of a NaN block is stated, so these are bytes, not floats.
+    ///
+    /// # Errors
+    /// `Runtime`.
+    pub fn compare<R: Runner>(
+        &self,
+        runner: &mut R,
+        name: &str,
+        [q, meta]: [R::Buffer; 2],
+    ) -> Result<[Outcome; 2], KernelError> {
+        let (q, meta) = (runner.read(q)?, runner.read(meta)?);
+        Ok([
+            compare_bytes(format!("{name} q"), &self.q, &q),
+            compare_bytes(format!("{name} d and sums"), &self.meta, &meta),
+        ])
     }
 }
 

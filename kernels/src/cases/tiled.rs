@@ -93,8 +93,12 @@ pub fn random_blocks(format: Format, count: usize, noise: &mut Noise, wild: bool
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut alone: Vec<(usize, usize, &[usize])> =
-        vec![(33, 544, &[1, 3]), (5, 32, &[9]), (70, 4608, &[1, 4])];
+    let mut alone: Vec<(usize, usize, &[usize])> = vec![
+        (33, 544, &[1, 3]),
+        (5, 32, &[9]),
+        (70, 4608, &[1, 4]),
+        (64, 4608, &[1, 3]),
+    ];
     let mut experts = vec![(5, 2, 2, 32, 96), (3, 4, 3, 96, 1056)];
     if depth == Depth::Full {
         alone.extend([
@@ -183,9 +187,36 @@ pub(super) fn single<R: Runner>(
         let call = way.product(&w, &Work::plain(cols))?;
         runner.launch(&call, &buffers)?;
         let name = format!("{} {format} {rows}x{k} by {cols}", call.kernel);
-        outcomes.push(compare_f32(name, &want, &to_f32(&runner.read(buffers[3])?)));
+        outcomes.push(compare_f32(
+            &name,
+            &want,
+            &to_f32(&runner.read(buffers[3])?),
+        ));
+        if way == Way::Few && rows.is_multiple_of(32) {
+            let inputs = [packed, buffers[1], buffers[2]];
+            let want = Activations::new(&want, cols, rows);
+            outcomes.extend(blocks(runner, &w, &Work::plain(cols), &inputs, &want)?);
+        }
     }
     Ok(outcomes)
+}
+
+/// The product straight to activation blocks. `inputs`: the launch's buffers before its outputs.
+fn blocks<R: Runner>(
+    runner: &mut R,
+    w: &Stack,
+    work: &Work,
+    inputs: &[R::Buffer],
+    want: &Activations,
+) -> Result<[Outcome; 2], KernelError> {
+    let (q, meta) = (
+        runner.poisoned(want.q.len())?,
+        runner.poisoned(want.meta.len())?,
+    );
+    let call = tiled::gemv_blocks(w, work)?;
+    runner.launch(&call, &[inputs, &[q, meta]].concat())?;
+    let name = format!("{} {} {}x{} blocks", call.kernel, w.format, w.rows, w.k);
+    want.compare(runner, &name, [q, meta])
 }
 
 /// Gate, up and activation without units and weights, as the shared expert has them.
@@ -342,12 +373,14 @@ pub(super) fn mixture<R: Runner>(
         runner.poisoned(mix.y.len() * 4)?,
     );
     let call = way.product(&down_stack, &work(1))?;
-    runner.launch(
-        &call,
-        &[packed, buffers[7], buffers[8], buffers[4], buffers[5], y],
-    )?;
+    let inputs = [packed, buffers[7], buffers[8], buffers[4], buffers[5]];
+    runner.launch(&call, &[&inputs, &[y][..]].concat())?;
     let name = format!("{} {format} {of}", call.kernel);
     outcomes.push(compare_f32(name, &mix.y, &to_f32(&runner.read(y)?)));
+    if way == Way::Few && e.d.is_multiple_of(32) {
+        let want = Activations::new(&mix.y, slots, e.d);
+        outcomes.extend(blocks(runner, &down_stack, &work(1), &inputs, &want)?);
+    }
     Ok(outcomes)
 }
 

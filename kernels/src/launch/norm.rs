@@ -1,6 +1,6 @@
 //! Launches of `norm.cu`.
 
-use super::{Arg, Call, bytes, grid_x, int, require};
+use super::{Arg, Call, a8, bytes, grid_x, int, require};
 use crate::KernelError;
 
 const SOURCE: &str = "norm.cu";
@@ -8,14 +8,21 @@ const SOURCE: &str = "norm.cu";
 pub const SOFTMAX_MAX: usize = 8192;
 
 /// RMS norm of `rows` rows of `n`. Buffers: x `[rows][n]` f32, w `[n]` f32 if `weighted`,
-/// y `[rows][n]` f32.
+/// y `[rows][n]` f32; q `[rows][n]` i8 and meta `[rows][n / 32]` of 8 bytes if `blocks`.
 ///
 /// # Errors
 /// `Shape`.
-pub fn rms(rows: usize, n: usize, weighted: bool, eps: f32) -> Result<Call, KernelError> {
+pub fn rms(
+    rows: usize,
+    n: usize,
+    weighted: bool,
+    blocks: bool,
+    eps: f32,
+) -> Result<Call, KernelError> {
     const NAME: &str = "rms_norm";
     require(NAME, "n", "at least 1", n, n > 0)?;
     let size = bytes(NAME, &[rows, n, 4])?;
+    let [q, meta] = a8::outputs(NAME, blocks, rows, n)?;
     let weight = if weighted {
         Arg::Read(bytes(NAME, &[n, 4])?)
     } else {
@@ -26,6 +33,8 @@ pub fn rms(rows: usize, n: usize, weighted: bool, eps: f32) -> Result<Call, Kern
             .arg(Arg::Read(size))
             .arg(weight)
             .arg(Arg::Write(size))
+            .arg(q)
+            .arg(meta)
             .arg(Arg::I32(int(NAME, "n", n)?))
             .arg(Arg::F32(eps)),
     )

@@ -3,7 +3,7 @@
 
 use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 
-use super::a8::META_BYTES;
+use super::a8::{self, META_BYTES};
 use super::route::UNIT_BYTES;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
@@ -272,14 +272,37 @@ impl Work {
 /// # Errors
 /// `Shape`, `Format`.
 pub fn gemv(w: &Stack, work: &Work) -> Result<Call, KernelError> {
+    let call = begin(w, work)?;
+    let out = Arg::Write(bytes(call.kernel, &[work.slots, w.rows, 4])?);
+    gemv_to(call, w, work, [out, Arg::Null, Arg::Null])
+}
+
+/// The product as activation blocks, without f32. Buffers: as [`gemv`] with y q `[slots][rows]` i8 and y meta
+/// `[slots][rows / 32]` of 8 bytes in place of y.
+///
+/// # Errors
+/// `Shape`: also rows that are no multiple of 32; `Format`.
+pub fn gemv_blocks(w: &Stack, work: &Work) -> Result<Call, KernelError> {
+    let call = begin(w, work)?;
+    let [q, meta] = a8::outputs(call.kernel, true, work.slots, w.rows)?;
+    gemv_to(call, w, work, [Arg::Null, q, meta])
+}
+
+fn begin(w: &Stack, work: &Work) -> Result<Call, KernelError> {
     let kind = w.kind("tiled_gemv")?;
     let (one, down) = work.spread(kind.names[1])?;
     let name = kind.names[if one { 1 } else { 2 }];
-    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256);
-    product_args(call, w, work, &kind)
+    Ok(Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256))
 }
 
-/// The arguments of a product: packed, q, meta, units, order, y, sizes.
+fn gemv_to(call: Call, w: &Stack, work: &Work, out: [Arg; 3]) -> Result<Call, KernelError> {
+    let kind = w.kind(call.kernel)?;
+    let call = call.arg(Arg::Read(w.packed_bytes()?));
+    let call = out.into_iter().fold(work.inputs(call, w.k)?, Call::arg);
+    work.sizes(call, w, kind.table)
+}
+
+/// The arguments of a product of many rows: packed, q, meta, units, order, y, sizes.
 pub(super) fn product_args(
     call: Call,
     w: &Stack,
@@ -380,6 +403,8 @@ mod tests {
         let w = stack(Format::Fp3, 33, 64);
         assert!(gate_up(&w, &Work::plain(1), false, false, 10.0).is_err());
         assert!(gemv(&w, &Work::plain(0)).is_err());
+        assert!(gemv_blocks(&w, &Work::plain(1)).is_err(), "half a block");
+        assert!(gemv_blocks(&stack(Format::Fp3, 64, 64), &Work::plain(1)).is_ok());
         let mut work = Work::plain(6);
         (work.wide, work.per) = (5, 6);
         assert!(gemv(&w, &work).is_err(), "a unit of five");

@@ -41,7 +41,8 @@ impl Rows {
     }
 }
 
-/// The first `n` of some rows in a pass: blocks are made when a matrix first needs them.
+/// The first `n` of some rows in a pass: blocks are there if what made the rows wrote them, or are made when a matrix
+/// first needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
     pub(crate) rows: Rows,
@@ -62,10 +63,21 @@ impl Input {
 
     /// Rows whose blocks are there.
     pub(crate) fn blocks(rows: Rows, n: usize) -> Self {
+        Self::made(rows, n, true)
+    }
+
+    /// Rows that are about to be made, with their blocks if `blocks`.
+    pub(crate) fn made(rows: Rows, n: usize, blocks: bool) -> Self {
         Self {
-            quantised: true,
+            quantised: blocks,
             ..Self::new(rows, n)
         }
+    }
+
+    /// The slots of the blocks for what makes the rows; none if it does not make blocks.
+    pub(crate) fn block_slots(&self) -> impl Iterator<Item = Slot> {
+        let (q, meta) = (self.rows.q, self.rows.meta);
+        [q, meta].into_iter().filter(move |_| self.quantised)
     }
 
     /// Makes the blocks.
@@ -159,6 +171,32 @@ impl<R: Driver> Gpu<R> {
         slots.extend(units.slots());
         slots.push(out);
         self.put(&call, &slots)
+    }
+
+    /// [`Self::stacked`] into rows that a matrix reads: as blocks if `blocks` asks for them and the kernel for these
+    /// rows writes them, as f32 else. Returns whether they are blocks.
+    pub(crate) fn stacked_rows(
+        &mut self,
+        w: &Matrix,
+        stack: &Stack,
+        input: &mut Input,
+        units: &Units,
+        out: &Rows,
+        blocks: bool,
+    ) -> Result<bool, KernelError> {
+        let whole = stack.rows.is_multiple_of(32);
+        if !blocks || !whole || many(&units.work, self.kernels.width()) {
+            self.stacked(w, stack, input, units, out.x)?;
+            return Ok(false);
+        }
+        input.quantise(self)?;
+        self.read += whole(&[w], &units.work);
+        let call = tiled::gemv_blocks(stack, &units.work)?;
+        let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
+        slots.extend(units.slots());
+        slots.extend([out.q, out.meta]);
+        self.put(&call, &slots)?;
+        Ok(true)
     }
 
     /// Gate, up and activation of a stack in units, as blocks and, if `floats`, as f32 too.

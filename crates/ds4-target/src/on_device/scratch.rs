@@ -4,6 +4,7 @@
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::a8::META_BYTES;
 use ds4_kernels::launch::attend::CHUNK;
+use ds4_kernels::launch::hc::{FEW, SITE, segments};
 use ds4_kernels::launch::head::PARTS;
 use ds4_kernels::launch::route::UNIT_BYTES;
 
@@ -69,8 +70,11 @@ pub(crate) struct Scratch {
     pub(crate) inputs: Slot,
     /// `[n, 4, d]` streams, and their blocks.
     pub(crate) x: Rows,
-    /// `[n, 24]` dots and weights of a site.
+    /// The same of few tokens: dots that merge a sublayer read one and write the other. The blocks are `x`'s.
+    pub(crate) x_other: Rows,
+    /// `[n, 24]` dots and weights of a site; `[few, segments, 25]` dots of few tokens in segments.
     pub(crate) m: Slot,
+    pub(crate) m_part: Slot,
     pub(crate) mix: Slot,
     /// `[n, d]` normed input, and output of a sublayer (of the shared expert).
     pub(crate) h: Rows,
@@ -160,12 +164,19 @@ impl Scratch {
         let two = |l: &mut Layout, w: usize| {
             Ok::<_, KernelError>([l.take(&[n, w, 4])?, l.take(&[n, w, 4])?])
         };
+        let inputs = l.take(&[block.len as usize])?;
+        let (x, few) = (rows(l, n, 4 * d)?, n.min(FEW));
         Ok(Self {
             sizes,
-            inputs: l.take(&[block.len as usize])?,
-            x: rows(l, n, 4 * d)?,
-            m: l.take(&[n, 24, 4])?,
-            mix: l.take(&[n, 24, 4])?,
+            inputs,
+            x,
+            x_other: Rows {
+                x: l.take(&[few, 4 * d, 4])?,
+                ..x
+            },
+            m: l.take(&[n, SITE, 4])?,
+            m_part: l.take(&[few, segments(d), SITE + 1, 4])?,
+            mix: l.take(&[n, SITE, 4])?,
             h: rows(l, n, d)?,
             block: l.take(&[n, d, 4])?,
             qa: l.take(&[n, m.q_lora, 4])?,

@@ -21,7 +21,7 @@ use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
 use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
-use super::layers::{Pass, Tapped};
+use super::layers::{Pass, Streams, Tapped};
 use super::products::Input;
 use super::scratch::{Scratch, TAPS};
 use super::state::State;
@@ -273,6 +273,7 @@ impl<R: Driver> DeviceTarget<R> {
             inputs: &inputs,
             bound,
             kv_sim: self.options.kv_sim,
+            streams: Streams::default(),
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
@@ -350,6 +351,7 @@ fn try_shapes<R: Driver>(
         inputs: &inputs,
         bound: options.n_ctx,
         kv_sim: options.kv_sim,
+        streams: Streams::default(),
     };
     pass.layers(&[])?;
     let rows = n.min(scratch.sizes.head);

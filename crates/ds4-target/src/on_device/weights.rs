@@ -65,6 +65,13 @@ pub(crate) struct Attention {
     pub(crate) o_b: Matrix,
 }
 
+impl Attention {
+    /// Whether a matrix that every layer has takes the sublayer's input in blocks.
+    pub(crate) fn reads_blocks(&self) -> bool {
+        self.q_a.tiles.is_some() || self.kv.tiles.is_some()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Routing {
     TopK(Slot),
@@ -85,6 +92,15 @@ pub(crate) struct Moe {
     pub(crate) shared_down: Matrix,
     pub(crate) clamp_routed: f32,
     pub(crate) clamp_shared: f32,
+}
+
+impl Moe {
+    /// Whether an expert takes the sublayer's input in blocks.
+    pub(crate) fn reads_blocks(&self) -> bool {
+        [&self.gate, &self.shared_gate]
+            .iter()
+            .any(|w| w.tiles.is_some())
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -221,12 +221,27 @@ fn small() -> Result<Vec<Item>> {
                 .bytes()
             })
             .collect();
+        let beside = |u| hc::Beside { u, a8: true };
         let mut push = |name: &str, call| items.push(Item::new(format!("{name}, {n} rows"), call));
-        push("hc_pre", hc::pre(&site, false)?);
-        push("hc_head", hc::head(&site, true)?);
+        push("hc_pre", hc::pre(&site, hc::Dots::Whole, beside(false))?);
+        if n <= hc::FEW {
+            let call = hc::pre(&site, hc::Dots::Segments, beside(false))?;
+            push("hc_pre of segments", call);
+            for (what, after) in [
+                ("", None),
+                (" after a block", Some(0)),
+                (" after slots", Some(USED)),
+            ] {
+                push(
+                    &format!("hc_dots{what}"),
+                    hc::dots(Format::F16, n, D, after)?,
+                );
+            }
+        }
+        push("hc_head", hc::head(&site, beside(true))?);
         push("hc_post", hc::post(n, D, 0)?);
         push("hc_post with slots", hc::post(n, D, USED)?);
-        push("rms_norm 1024", norm::rms(n, 1024, true, 1e-6)?);
+        push("rms_norm 1024", norm::rms(n, 1024, true, true, 1e-6)?);
         push("query_heads", rows::queries(&key, n, HEADS, Some(1e-6))?);
         push("index_queries", rows::index_queries(&head, n, HEADS)?);
         for (name, call) in [

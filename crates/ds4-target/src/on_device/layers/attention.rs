@@ -31,8 +31,8 @@ impl<R: Driver> Pass<'_, R> {
         layer: &Layer,
         h: &mut Input,
     ) -> Result<(), KernelError> {
-        self.projections(layer, h)?;
-        self.heads(layer)?;
+        let mut low = self.projections(layer, h)?;
+        self.heads(layer, &mut low)?;
         self.key_rows(at, layer)?;
         let state = &self.state.layers[at];
         let s = self.scratch;
@@ -52,8 +52,8 @@ impl<R: Driver> Pass<'_, R> {
         self.back(&layer.attn)
     }
 
-    /// Everything that reads `h`, and the norm of the low-rank query.
-    fn projections(&mut self, layer: &Layer, h: &mut Input) -> Result<(), KernelError> {
+    /// Everything that reads `h`; the normed low-rank query.
+    fn projections(&mut self, layer: &Layer, h: &mut Input) -> Result<Input, KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let w = &layer.attn;
         self.gpu.product(&w.q_a, h, s.qa)?;
@@ -67,22 +67,25 @@ impl<R: Driver> Pass<'_, R> {
             self.gpu.product(&i.compressor.gate, h, s.index[1])?;
             self.gpu.product(&i.proj, h, s.iw)?;
         }
-        let call = norm::rms(n, m.q_lora, true, m.rms_eps)?;
-        let (qa, qr) = (s.qa.rows(0, n, 4 * m.q_lora), Input::new(s.qr, n));
-        self.gpu.put(&call, &[qa, w.q_a_norm, qr.rows.x])
+        let blocks = w.q_b.tiles.is_some();
+        let call = norm::rms(n, m.q_lora, true, blocks, m.rms_eps)?;
+        let qr = Input::made(s.qr, n, blocks);
+        let mut slots = vec![s.qa.rows(0, n, 4 * m.q_lora), w.q_a_norm, qr.rows.x];
+        slots.extend(qr.block_slots());
+        self.gpu.put(&call, &slots)?;
+        Ok(qr)
     }
 
     /// Query heads, turned; the indexer's too.
-    fn heads(&mut self, layer: &Layer) -> Result<(), KernelError> {
+    fn heads(&mut self, layer: &Layer, qr: &mut Input) -> Result<(), KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
-        let mut qr = Input::new(s.qr, n);
-        self.gpu.product(&layer.attn.q_b, &mut qr, s.q)?;
+        self.gpu.product(&layer.attn.q_b, qr, s.q)?;
         let angles = self.angles(layer.ratio);
         let q = s.q.rows(0, n, 4 * m.n_head * m.head_dim);
         let call = rows::queries(&self.key_row(), n, m.n_head, Some(m.rms_eps))?;
         self.gpu.put(&call, &[q, angles])?;
         match &layer.indexer {
-            Some(i) => self.index_heads(i, &mut qr, angles),
+            Some(i) => self.index_heads(i, qr, angles),
             None => Ok(()),
         }
     }
@@ -284,10 +287,10 @@ impl<R: Driver> Pass<'_, R> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let group = m.n_head * m.head_dim / m.o_groups;
         let slots = n * m.o_groups;
-        let low = s.low.x.rows(0, slots, 4 * m.o_lora);
         // Every group has a slot of every token: all matrices are read.
         self.gpu.read += w.o_a.slot.len;
-        match &w.o_a.tiles {
+        let low = s.low.part(0, n);
+        let blocks = match &w.o_a.tiles {
             Some(stack) => {
                 let mut o = Input::blocks(s.o.folded(group), slots);
                 let wide = n.min(grouped::wide(slots, m.o_groups));
@@ -303,11 +306,16 @@ impl<R: Driver> Pass<'_, R> {
                     units: self.inputs.group_units,
                     order: self.inputs.group_order,
                 };
-                self.gpu.stacked(&w.o_a, stack, &mut o, &units, low)?;
+                let blocks = w.o_b.tiles.is_some();
+                self.gpu
+                    .stacked_rows(&w.o_a, stack, &mut o, &units, &low, blocks)?
             }
-            None => self.back_floats(w, group)?,
-        }
-        let mut low = Input::new(s.low, n);
+            None => {
+                self.back_floats(w, group)?;
+                false
+            }
+        };
+        let mut low = Input::made(s.low, n, blocks);
         self.gpu.product(&w.o_b, &mut low, s.block)
     }
 

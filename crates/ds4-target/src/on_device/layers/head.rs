@@ -24,17 +24,23 @@ impl<R: Driver> Pass<'_, R> {
         let wide = hc::STREAMS * d;
         let call = token::embed(Format::F32, self.n(), wide, n, 1)?;
         let mut x = Input::new(s.gathered, n);
-        let all = Input::new(s.x, self.n()).rows.x;
+        let all = Input::new(self.stream_rows(), self.n()).rows.x;
         let wanted = self.inputs.out.rows(first, n, 4);
         self.gpu.put(&call, &[all, wanted, x.rows.x])?;
         let site = &self.weights.hc_head;
         self.gpu.product(&site.mix, &mut x, s.head_m)?;
-        let mut hidden = Input::new(s.hidden, n);
+        let blocks = self.weights.head.tiles.is_some();
+        let mut hidden = Input::made(s.hidden, n, blocks);
         let row = 4 * hc::STREAMS;
         let (m, mix) = (s.head_m.rows(0, n, row), s.head_mix.rows(0, n, row));
-        let call = hc::head(&self.site(n), false)?;
+        let beside = hc::Beside {
+            u: false,
+            a8: blocks,
+        };
+        let call = hc::head(&self.site(n), beside)?;
         let norm = self.weights.output_norm;
-        let slots = [x.rows.x, m, site.base, site.scale, norm, mix, hidden.rows.x];
+        let mut slots = vec![x.rows.x, m, site.base, site.scale, norm, mix, hidden.rows.x];
+        slots.extend(hidden.block_slots());
         self.gpu.put(&call, &slots)?;
         self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
         self.draw(first, n, way)

@@ -4,6 +4,7 @@
 mod attention;
 mod head;
 mod moe;
+mod streams;
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
@@ -15,8 +16,9 @@ use super::inputs::Inputs;
 use super::products::Input;
 use super::scratch::Scratch;
 use super::state::State;
-use super::weights::{Layer, Site, Weights};
+use super::weights::{Layer, Weights};
 use crate::meta::Ds4Meta;
+pub(crate) use streams::Streams;
 
 /// A part of a pass.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Pass<'a, R: Driver> {
     /// Every position is below it: bounds key lists and scores.
     pub(crate) bound: usize,
     pub(crate) kv_sim: bool,
+    /// Where the streams stand; a pass begins with the default.
+    pub(crate) streams: Streams,
 }
 
 /// A span's tokens and the layers it wants to see.
@@ -64,57 +68,28 @@ impl<R: Driver> Pass<'_, R> {
                 self.tap(at, t)?;
             }
         }
-        Ok(())
+        self.settle()
     }
 
     fn layer(&mut self, at: usize, layer: &Layer) -> Result<(), KernelError> {
-        let (n, d) = (self.n(), self.meta.n_embd);
-        let s = self.scratch;
-        let x = Input::new(s.x, n).rows.x;
-        let (block, mix) = (s.block.rows(0, n, 4 * d), s.mix.rows(0, n, 4 * hc::SITE));
-        let mut h = self.pre(&layer.hc_attn, layer.attn.norm)?;
+        let blocks = layer.attn.reads_blocks();
+        let mut h = self.pre(&layer.hc_attn, layer.attn.norm, blocks)?;
         self.attention(at, layer, &mut h)?;
-        self.gpu.put(&hc::post(n, d, 0)?, &[x, block, mix])?;
-        let mut h = self.pre(&layer.hc_ffn, layer.moe.norm)?;
+        self.leave(0);
+        let blocks = layer.moe.reads_blocks();
+        let mut h = self.pre(&layer.hc_ffn, layer.moe.norm, blocks)?;
         self.experts(at, &layer.moe, &mut h)?;
-        let used = self.meta.n_used;
-        let slots = s.y.rows(0, n * used, 4 * d);
-        self.gpu
-            .put(&hc::post(n, d, used)?, &[x, block, slots, mix])
-    }
-
-    /// Before a sublayer: mixing weights, and its normed input.
-    fn pre(&mut self, site: &Site, norm: Slot) -> Result<Input, KernelError> {
-        let (n, s) = (self.n(), self.scratch);
-        let shape = self.site(n);
-        let mut x = Input::new(s.x, n);
-        self.gpu.product(&site.mix, &mut x, s.m)?;
-        let h = Input::new(s.h, n);
-        let row = 4 * hc::SITE;
-        let (m, mix) = (s.m.rows(0, n, row), s.mix.rows(0, n, row));
-        let call = hc::pre(&shape, false)?;
-        let slots = [x.rows.x, m, site.base, site.scale, norm, mix, h.rows.x];
-        self.gpu.put(&call, &slots)?;
-        Ok(h)
-    }
-
-    fn site(&self, n: usize) -> hc::Site {
-        let m = self.meta;
-        hc::Site {
-            n,
-            d: m.n_embd,
-            iterations: m.hc_iterations as usize,
-            rms_eps: m.rms_eps,
-            eps: m.hc_eps,
-        }
+        self.leave(self.meta.n_used);
+        Ok(())
     }
 
     /// The mean of the streams after layer `at` for a span that wants it.
     fn tap(&mut self, at: usize, t: &Tapped) -> Result<(), KernelError> {
         let d = self.meta.n_embd;
         for place in (0..t.layers.len()).filter(|p| t.layers[*p] == at) {
+            self.settle()?;
             let call = hc::tap(t.tokens.len(), d, t.layers.len(), place)?;
-            let x = self.scratch.x.part(t.tokens.start, t.tokens.len()).x;
+            let x = self.stream_rows().part(t.tokens.start, t.tokens.len()).x;
             self.gpu.put(&call, &[x, t.out])?;
         }
         Ok(())
