@@ -157,8 +157,11 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
 #define TILED_GEMV(name, F, Q)                                                                                            \
   FS_KERNEL(tiled_gemv_##name##_##Q, 256, 1)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                       \
                                              const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,          \
-//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32 or null;
-//            y_q [slots][m] i8 and y_meta [slots][m / 32] of a8_quantise of y (rule 1), m a multiple of 32, or null
+                                             const u32* FS_RESTRICT order, float* FS_RESTRICT y, i8* FS_RESTRICT y_q,     \
+                                             fs_a8_meta* FS_RESTRICT y_meta, i32 m, i32 blocks, i32 cols, u32 per,        \
+                                             u32 table) {                                                                 \
+    tiled_ahead<F>(packed, units != nullptr, m, blocks, cols);                                                            \
+    fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                             \
     tiled_gemv<F, Q>(sh, packed, q, meta, units, order, y, y_q, y_meta, m, blocks, cols, per, table);                     \
   }                                                                                                                       \

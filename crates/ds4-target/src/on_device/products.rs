@@ -165,7 +165,7 @@ impl<R: Driver> Gpu<R> {
         out: Slot,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
-        self.read += whole(&[w], &units.work);
+        self.read += read_whole(&[w], &units.work);
         let call = self.on_stack(stack, &units.work)?;
         let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
@@ -190,7 +190,7 @@ impl<R: Driver> Gpu<R> {
             return Ok(false);
         }
         input.quantise(self)?;
-        self.read += whole(&[w], &units.work);
+        self.read += read_whole(&[w], &units.work);
         let call = tiled::gemv_blocks(stack, &units.work)?;
         let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
@@ -212,7 +212,7 @@ impl<R: Driver> Gpu<R> {
         out: &Rows,
     ) -> Result<(), KernelError> {
         input.quantise(self)?;
-        self.read += whole(&w, &units.work);
+        self.read += read_whole(&w, &units.work);
         let launch = if many(&units.work, self.kernels.width()) {
             grouped::gate_up
         } else {
@@ -229,7 +229,7 @@ impl<R: Driver> Gpu<R> {
 }
 
 /// Bytes of matrices that are all read; none where a list says which are.
-fn whole(w: &[&Matrix], work: &Work) -> u64 {
+fn read_whole(w: &[&Matrix], work: &Work) -> u64 {
     match work.wide {
         0 => w.iter().map(|w| w.slot.len).sum(),
         _ => 0,
