@@ -18,7 +18,8 @@
 //   shapes   sinks [heads] f32, angles [positions][n_rot / 2] of (cos, sin) or null: not turned;
 //            out [positions][heads][dim] f32 or null; q [positions][heads][dim] i8 and meta of
 //            a8_quantise, or null
-//   launch   grid (heads, positions) of 128 threads
+//   launch   grid (heads, positions, ceil(dim / 128)) of 128 threads, an element each
+//   cost     bound by latency: values of the first chunks are on their way while factors are made
 //   order    both sums by fma in chunk order from +0
 #include "fourspark.h"
 #include "fs_a8.h"
@@ -26,7 +27,7 @@
 
 static constexpr int ATTEND_KEYS = 128, ATTEND_HEADS = 8, ATTEND_DIM = 512, ATTEND_CHUNKS = 256;
 static constexpr int ATTEND_LANE = ATTEND_DIM / 32;  // query elements of a lane
-static constexpr int ATTEND_ABREAST = 4;
+static constexpr int ATTEND_ABREAST = 4, ATTEND_AHEAD = 4;
 
 struct AttendShared {
   // [head][lane][k / 32], a lane's elements together; the pad keeps 16-byte loads off each other's banks.
@@ -186,6 +187,11 @@ FS_KERNEL(attend_merge, 128, 1)(const float* FS_RESTRICT m, const float* FS_REST
   const i32 thread = (i32)fs_tid(), head = (i32)fs_bid_x(), pos = (i32)fs_bid_y();
   const i32 chunks = (stride + ATTEND_KEYS - 1) / ATTEND_KEYS, mine = ((i32)counts[pos] + ATTEND_KEYS - 1) / ATTEND_KEYS;
   const u64 first = (u64)pos * (u64)chunks * (u64)heads + (u64)head;  // of chunk 0; chunks are `heads` apart
+  const i32 d = (i32)fs_bid_z() * 128 + thread;
+  acc += first * (u64)dim + (u64)d;
+  const u64 next = (u64)heads * (u64)dim;
+  float ahead[ATTEND_AHEAD];
+  FS_UNROLL for (i32 c = 0; c < ATTEND_AHEAD; c++) ahead[c] = c < mine && d < dim ? acc[(u64)c * next] : 0.0f;
   const float sink = sinks[head];
   float peak = sink;
   for (i32 c = 0; c < mine; c++) peak = fs_max(peak, m[first + (u64)c * (u64)heads]);
@@ -196,16 +202,15 @@ FS_KERNEL(attend_merge, 128, 1)(const float* FS_RESTRICT m, const float* FS_REST
   total = fs_add(total, fs_exp(fs_sub(sink, peak)));
   if (angles) angles += (u64)pos * (u64)(n_rot / 2);
   const u64 row = ((u64)pos * (u64)heads + (u64)head) * (u64)dim;
-  for (i32 d = thread; d < dim; d += 128) {  // dim is a multiple of 32: whole warps
-    float sum = 0.0f;
-    for (i32 c = 0; c < mine; c++) sum = fs_fma(sh.factor[c], acc[(first + (u64)c * (u64)heads) * (u64)dim + (u64)d], sum);
-    const float v = attend_back(fs_div(sum, total), angles, d, dim, n_rot);
-    if (out) out[row + (u64)d] = v;
-    if (q) {
-      const fs_a8_value block = fs_a8_block(v);
-      q[row + (u64)d] = (i8)block.q;
-      if (fs_lane() == 0) meta[(row + (u64)d) / 32] = block.meta;
-    }
-  }
+  if (d >= dim) return;  // dim is a multiple of 32: whole warps, and no barrier follows
+  float sum = 0.0f;
+  FS_UNROLL for (i32 c = 0; c < ATTEND_AHEAD; c++)
+    if (c < mine) sum = fs_fma(sh.factor[c], ahead[c], sum);
+  for (i32 c = ATTEND_AHEAD; c < mine; c++) sum = fs_fma(sh.factor[c], acc[(u64)c * next], sum);
+  const float v = attend_back(fs_div(sum, total), angles, d, dim, n_rot);
+  if (q)
+    fs_a8_store(v, row + (u64)d, q, meta, out);
+  else if (out)
+    out[row + (u64)d] = v;
 }
 FS_EXPORT(attend_merge, 128)

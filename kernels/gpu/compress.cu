@@ -15,7 +15,9 @@
 //            ape [ratio][wide], norm [width]; angles [tokens][n_rot / 2] (cos, sin) of position w * ratio;
 //            spans [tokens]; store [sequences][stored][row bytes]; wide = overlap * width, width a multiple
 //            of 32 up to 512 (index: a power of two)
-//   launch   grid tokens of 512 threads, a thread a channel; a token that ends no window writes nothing
+//   launch   grid tokens of 512 threads, a thread a channel; a token that ends no window makes no row. With `keep`
+//            each block also does its token's part of compress_keep: for passes so short that no row needs a
+//            place of the ring which the pass takes (tokens + ratio * overlap - 2 < ring)
 //   cost     reads 8 bytes an entry and channel twice (the second read hits a cache). Bound by the latency of
 //            loads (one block a row, since the norm needs all channels): eight entries are on their way at once
 //   order    entries in position order, both sums from +0
@@ -95,17 +97,29 @@ FS_DEVICE void compress_row(CompressShared& sh, const Compress& c, const float* 
   fs_row_rotate<COMPRESS_THREADS>(sh.row, angles + (u64)fs_bid_x() * (u64)(n_rot / 2), c.width, n_rot);
 }
 
+// Channel d of token `token` into its ring.
+FS_DEVICE void compress_keep_one(const float* keys, const float* gates, const float* ape, const u32x4& span, float* ring_keys,
+                                 float* ring_gates, u64 token, i32 d, i32 ratio, i32 wide, i32 mask) {
+  const u64 source = token * (u64)wide + (u64)d;
+  const u64 slot = ((u64)span.w * (u64)(mask + 1) + (span.x & (u32)mask)) * (u64)wide + (u64)d;
+  ring_keys[slot] = keys[source];
+  ring_gates[slot] = fs_add(gates[source], ape[(u64)(span.x % (u32)ratio) * (u64)wide + (u64)d]);
+}
+
 // The last argument is what becomes of sh.row at `place` of the store.
 #define COMPRESS(name, store_type, ...)                                                                                       \
-  FS_KERNEL(name, 512, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, const float* FS_RESTRICT ring_keys,  \
-                          const float* FS_RESTRICT ring_gates, const float* FS_RESTRICT ape, const float* FS_RESTRICT norm,   \
-                          const f32x2* FS_RESTRICT angles, const u32x4* FS_RESTRICT spans, store_type* store, i32 ratio,      \
-                          i32 overlap, i32 width, i32 mask, i32 n_rot, i32 stored, float eps) {                               \
+  FS_KERNEL(name, 512, 1)(const float* FS_RESTRICT keys, const float* FS_RESTRICT gates, float* ring_keys, float* ring_gates, \
+                          const float* FS_RESTRICT ape, const float* FS_RESTRICT norm, const f32x2* FS_RESTRICT angles,       \
+                          const u32x4* FS_RESTRICT spans, store_type* store, i32 ratio, i32 overlap, i32 width, i32 mask,     \
+                          i32 n_rot, i32 stored, i32 keep, float eps) {                                                       \
     fs_begin();                                                                                                               \
     FS_SHARED(CompressShared, sh);                                                                                            \
     const u32x4 span = spans[fs_bid_x()];                                                                                     \
-    if ((span.x + 1) % (u32)ratio != 0) return; /* the same for all threads */                                                \
     const u64 wide = (u64)(overlap * width), from = (fs_bid_x() - (u64)(span.x - span.y)) * wide;                             \
+    if (keep)                                                                                                                 \
+      for (i32 d = (i32)fs_tid(); d < (i32)wide; d += COMPRESS_THREADS)                                                       \
+        compress_keep_one(keys, gates, ape, span, ring_keys, ring_gates, fs_bid_x(), d, ratio, (i32)wide, mask);              \
+    if ((span.x + 1) % (u32)ratio != 0) return; /* the same for all threads */                                                \
     const u64 ring = (u64)span.w * (u64)(mask + 1) * wide;                                                                    \
     const Compress c = {keys + from, gates + from, ring_keys + ring, ring_gates + ring, ape,                                  \
                         (i32)span.y, ratio, overlap, width, mask};                                                            \
@@ -127,9 +141,6 @@ FS_KERNEL(compress_keep, 256, 1)(const float* FS_RESTRICT keys, const float* FS_
   const i32 d = (i32)fs_bid_x() * 256 + (i32)fs_tid();
   const u32x4 span = spans[fs_bid_y()];
   if (d >= wide || span.z - span.x > (u32)mask + 1) return;
-  const u64 source = (u64)fs_bid_y() * (u64)wide + (u64)d;
-  const u64 slot = ((u64)span.w * (u64)(mask + 1) + (span.x & (u32)mask)) * (u64)wide + (u64)d;
-  ring_keys[slot] = keys[source];
-  ring_gates[slot] = fs_add(gates[source], ape[(u64)(span.x % (u32)ratio) * (u64)wide + (u64)d]);
+  compress_keep_one(keys, gates, ape, span, ring_keys, ring_gates, fs_bid_y(), d, ratio, wide, mask);
 }
 FS_EXPORT(compress_keep, 256)

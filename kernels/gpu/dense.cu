@@ -2,7 +2,8 @@
 // to eight f32 activation rows: contract rule 4.
 //
 // dense_{f32,f16,bf16}_{1,2,4,8}: up to that many activation rows; _many: any number of them, eight a block;
-// _few_{1,2,4,8}: matrices of few rows, where blocks of the others would leave most of a device without work
+// _few_{1,2,4,8}: matrices of few rows, where blocks of the others would leave most of a device without work;
+// _set_{1,2,4,8}: up to five matrices of the same activation rows in one launch
 //   formula  y[c][row] = dot(W[row], x[c]); weights widen exactly
 //   shapes   W [m][k] in file order, aligned to its element; x [cols][k] f32, y [cols][m] f32
 //   launch   grid (ceil(m / rows of a block), ceil(cols / C)); a warp one segment of 512 of R rows and C columns, a
@@ -10,6 +11,7 @@
 //            segments than warps take several passes.
 //              C = 1: R = 8, C = 2, 4, 8: R = 4, many: R = 8, C = 8; all of 256 threads
 //              few: R = 1, 1,024 threads, so that 32 segments are read at once
+//              set: as C says, with the blocks of the matrices behind each other; m 0: no matrix
 //   cost     the bytes of W once for each y of the grid; 2 flops a weight and column. A lane loads R weights and C
 //            activations for R * C fmas: with R = 1 and C = 8 loads from the L1 bind it, hence R = 4 and 8
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
@@ -72,10 +74,11 @@ FS_DEVICE void dense_fold(float (&part)[OUTPUTS], const float (&p)[OUTPUTS]) {
 }
 
 template <int T, int WARPS, int R, int C>
-FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const u8* w, const float* x, float* y, i32 m, i32 k, i32 cols) {
+FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, i32 block, const u8* w, const float* x, float* y, i32 m, i32 k,
+                     i32 cols) {
   constexpr int OUTPUTS = DenseOutputs<R, C>::N, MINE = (WARPS * OUTPUTS + WARPS * 32 - 1) / (WARPS * 32);
   const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = dense_log2(segments, WARPS), slots = WARPS >> log2;
-  const i32 warp = (i32)fs_warp(), row0 = ((i32)fs_bid_x() * slots + (warp >> log2)) * R, col0 = (i32)fs_bid_y() * C;
+  const i32 warp = (i32)fs_warp(), row0 = (block * slots + (warp >> log2)) * R, col0 = (i32)fs_bid_y() * C;
   float total[MINE];
   FS_UNROLL for (int n = 0; n < MINE; n++) total[n] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
   for (i32 pass = 0; pass < segments; pass += WARPS) {
@@ -94,7 +97,7 @@ FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const u8* w,
       const i32 o = (i32)fs_tid() + n * WARPS * 32, slot = o / OUTPUTS, i = o % OUTPUTS;
       if (slot >= slots || i >= R * C) continue;
       for (i32 s = 0; s < here; s++) total[n] = fs_add(total[n], sh.part[(slot << log2) + s][i]);
-      const i32 row = ((i32)fs_bid_x() * slots + slot) * R + i / C, col = col0 + i % C;
+      const i32 row = (block * slots + slot) * R + i / C, col = col0 + i % C;
       if (pass + here == segments && row < m && col < cols) y[(u64)col * (u64)m + (u64)row] = total[n];
     }
     fs_barrier();
@@ -129,15 +132,58 @@ using DenseOf = DenseShared<WARPS, DenseOutputs<R, C>::N>;
     fs_begin();                                                                                                           \
     typedef DenseOf<WARPS, R, C> Shared;                                                                                  \
     FS_SHARED(Shared, sh);                                                                                                \
-    dense<T, WARPS, R, C>(sh, w, x, y, m, k, cols);                                                                       \
+    dense<T, WARPS, R, C>(sh, (i32)fs_bid_x(), w, x, y, m, k, cols);                                                                       \
   }                                                                                                                       \
   FS_EXPORT(dense_##name, WARPS * 32)
+static constexpr int DENSE_SET = 5;
+
+struct DenseMatrices {
+  const u8* w[DENSE_SET];
+  float* y[DENSE_SET];
+  i32 m[DENSE_SET];
+};
+
+// The matrix of this block among those of the set, whose blocks lie behind each other.
+template <int T, int WARPS, int R, int C>
+FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const DenseMatrices& all, const float* x, i32 k, i32 cols) {
+  const i32 rows = (WARPS >> dense_log2((k + FS_SEGMENT - 1) / FS_SEGMENT, WARPS)) * R;
+  const u8* w = all.w[0];
+  float* y = all.y[0];
+  i32 m = all.m[0], block = (i32)fs_bid_x(), first = 0;
+  FS_UNROLL for (int i = 0; i < DENSE_SET; i++) {
+    const i32 blocks = (all.m[i] + rows - 1) / rows;
+    if ((i32)fs_bid_x() >= first && blocks > 0) {
+      w = all.w[i];
+      y = all.y[i];
+      m = all.m[i];
+      block = (i32)fs_bid_x() - first;
+    }
+    first += blocks;
+  }
+  dense<T, WARPS, R, C>(sh, block, w, x, y, m, k, cols);
+}
+
+#define DENSE_SET_OF(name, T, R, C, occupancy)                                                                            \
+  FS_KERNEL(dense_##name, 256, occupancy)(const float* FS_RESTRICT x, const u8* FS_RESTRICT w0, float* FS_RESTRICT y0,    \
+                                          const u8* FS_RESTRICT w1, float* FS_RESTRICT y1, const u8* FS_RESTRICT w2,      \
+                                          float* FS_RESTRICT y2, const u8* FS_RESTRICT w3, float* FS_RESTRICT y3,         \
+                                          const u8* FS_RESTRICT w4, float* FS_RESTRICT y4, i32 m0, i32 m1, i32 m2,        \
+                                          i32 m3, i32 m4, i32 k, i32 cols) {                                              \
+    typedef DenseOf<8, R, C> Shared;                                                                                      \
+    FS_SHARED(Shared, sh);                                                                                                \
+    const DenseMatrices all = {{w0, w1, w2, w3, w4}, {y0, y1, y2, y3, y4}, {m0, m1, m2, m3, m4}};                         \
+    dense_set<T, 8, R, C>(sh, all, x, k, cols);                                                                           \
+  }                                                                                                                       \
+  FS_EXPORT(dense_##name, 256)
+#define DENSE_SETS(type, T)                                                                                               \
+  DENSE_SET_OF(type##_set_1, T, 8, 1, 2) DENSE_SET_OF(type##_set_2, T, 4, 2, 2) DENSE_SET_OF(type##_set_4, T, 4, 4, 2)    \
+  DENSE_SET_OF(type##_set_8, T, 4, 8, 2)
 #define DENSE_ALL(type, T)                                                                                                \
   DENSE(type##_1, T, 8, 8, 1, 2) DENSE(type##_2, T, 8, 4, 2, 2) DENSE(type##_4, T, 8, 4, 4, 2) DENSE(type##_8, T, 8, 4, 8, 2) \
   DENSE(type##_many, T, 8, 8, 8, 1)                                                                                       \
   DENSE(type##_few_1, T, 32, 1, 1, 1) DENSE(type##_few_2, T, 32, 1, 2, 1)                                                 \
   DENSE(type##_few_4, T, 32, 1, 4, 1) DENSE(type##_few_8, T, 32, 1, 8, 1)
 
-DENSE_ALL(f32, DENSE_F32)
-DENSE_ALL(f16, DENSE_F16)
-DENSE_ALL(bf16, DENSE_BF16)
+DENSE_ALL(f32, DENSE_F32) DENSE_SETS(f32, DENSE_F32)
+DENSE_ALL(f16, DENSE_F16) DENSE_SETS(f16, DENSE_F16)
+DENSE_ALL(bf16, DENSE_BF16) DENSE_SETS(bf16, DENSE_BF16)

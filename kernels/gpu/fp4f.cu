@@ -19,6 +19,8 @@
 //   order    gemv: terms in shared memory, then a lane a segment of a row: fma over its 16 blocks
 //            from +0. wide: a lane does both for a row. Then segments added in order
 //   choice   the same bits: wide where there are enough rows to fill the device, else gemv
+// fp4f_gemv_pair, fp4f_gemv_wide_pair: two matrices of the same activation row in one launch, as fp4f_gemv_1 and
+// fp4f_gemv_wide_1; the second one's blocks lie behind the first one's, grid (first + all of the second)
 //   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_fp4.h"
@@ -123,10 +125,11 @@ FS_DEVICE void fp4f_unit_ahead(const fs_tile32& w, i32 tile, u32 row, i32 group)
 // writes them after the last pass. `total` belongs to the one output a thread has if there are
 // several passes.
 template <int Q, int ROWS, int THREADS>
-FS_DEVICE void fp4f_totals(float& total, const float (*part)[Q][ROWS], float* y, i32 pass, i32 segments, i32 log2, i32 m, i32 col0, i32 cols) {
+FS_DEVICE void fp4f_totals(float& total, const float (*part)[Q][ROWS], float* y, i32 pass, i32 segments, i32 log2, i32 m, i32 col0, i32 cols,
+                           i32 block) {
   const i32 per_block = GEMV_SEGMENTS >> log2, here = segments - pass < GEMV_SEGMENTS ? segments - pass : GEMV_SEGMENTS;
   for (i32 o = (i32)fs_tid(); o < per_block * Q * ROWS; o += THREADS) {
-    const i32 slot = o / (Q * ROWS), c = o / ROWS % Q, row = ((i32)fs_bid_x() * per_block + slot) * ROWS + o % ROWS;
+    const i32 slot = o / (Q * ROWS), c = o / ROWS % Q, row = (block * per_block + slot) * ROWS + o % ROWS;
     if (per_block > 1) total = -0.0f;
     for (i32 i = 0; i < here; i++) total = fs_add(total, part[(slot << log2) + i][c][o % ROWS]);
     if (pass + here == segments && row < m && col0 + c < cols) y[(u64)(col0 + c) * (u64)m + (u64)row] = total;
@@ -147,26 +150,26 @@ struct Fp4fPlace {
 };
 
 // Lanes 0..15 take the first group of a half segment, the others the second.
-FS_DEVICE Fp4fPlace fp4f_place(const fs_tile32& w) {
+FS_DEVICE Fp4fPlace fp4f_place(const fs_tile32& w, i32 block) {
   const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp(), lane = (i32)fs_lane();
-  const i32 half_tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp / 2 >> log2);
+  const i32 half_tile = block * (GEMV_SEGMENTS >> log2) + (warp / 2 >> log2);
   const i32 local = (warp / 2 & ((1 << log2) - 1)) * 4 + warp % 2 * 2 + lane / 16;
   return Fp4fPlace{log2, half_tile, local, (u32)(half_tile % 2 * 16 + lane % 16)};
 }
 
-FS_DEVICE void fp4f_gemv_ahead(const u8* packed, i32 m, i32 blocks) {
+FS_DEVICE void fp4f_gemv_ahead(const u8* packed, i32 m, i32 blocks, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const Fp4fPlace at = fp4f_place(w);
+  const Fp4fPlace at = fp4f_place(w, block);
   if (!fs_first_blocks() || at.half_tile >= w.tiles * 2) return;
   for (i32 pass = 0; pass < w.segments; pass += GEMV_SEGMENTS) fp4f_unit_ahead(w, at.half_tile / 2, at.row, pass * 4 + at.local);
 }
 
 template <int Q>
 FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
-                         i32 cols) {
+                         i32 cols, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
-  const Fp4fPlace at = fp4f_place(w);
+  const Fp4fPlace at = fp4f_place(w, block);
   const i32 log2 = at.log2, in_slot = (1 << log2) - 1, half_tile = at.half_tile, local = at.local;
   const i32 warp = (i32)fs_warp(), lane = (i32)fs_lane(), col0 = (i32)fs_bid_y() * Q;
   float total = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
@@ -198,7 +201,7 @@ FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, c
       sh.part[pair][c][p % 16] = acc;
     }
     fs_barrier();
-    fp4f_totals<Q, 16, 512>(total, sh.part, y, pass, w.segments, log2, m, col0, cols);
+    fp4f_totals<Q, 16, 512>(total, sh.part, y, pass, w.segments, log2, m, col0, cols, block);
   }
 }
 
@@ -208,10 +211,10 @@ struct Fp4fWideShared {
   float part[GEMV_SEGMENTS][Q][32];
 };
 
-FS_DEVICE void fp4f_wide_ahead(const u8* packed, i32 m, i32 blocks) {
+FS_DEVICE void fp4f_gemv_wide_ahead(const u8* packed, i32 m, i32 blocks, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp();
-  const i32 tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp >> log2);
+  const i32 tile = block * (GEMV_SEGMENTS >> log2) + (warp >> log2);
   if (!fs_first_blocks() || tile >= w.tiles) return;
   for (i32 segment = warp & ((1 << log2) - 1); segment < w.segments; segment += GEMV_SEGMENTS) {
     FS_UNROLL for (i32 g = 0; g < 4; g++) fp4f_unit_ahead(w, tile, fs_lane(), segment * 4 + g);
@@ -220,11 +223,11 @@ FS_DEVICE void fp4f_wide_ahead(const u8* packed, i32 m, i32 blocks) {
 
 template <int Q>
 FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
-                              i32 cols) {
+                              i32 cols, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
   const i32 log2 = fs_slots_log2(w.segments), col0 = (i32)fs_bid_y() * Q, warp = (i32)fs_warp();
-  const i32 tile = (i32)fs_bid_x() * (GEMV_SEGMENTS >> log2) + (warp >> log2), local = warp & ((1 << log2) - 1);
+  const i32 tile = block * (GEMV_SEGMENTS >> log2) + (warp >> log2), local = warp & ((1 << log2) - 1);
   float total = -0.0f;
   for (i32 pass = 0; pass < w.segments; pass += GEMV_SEGMENTS) {
     fp4f_stage_input<Q, 256>(sh.input, q, meta, pass * FS_SEGMENT_BLOCKS, blocks, col0, cols);
@@ -254,7 +257,7 @@ FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8*
       FS_UNROLL for (int c = 0; c < Q; c++) sh.part[warp][c][fs_lane()] = acc[c];
     }
     fs_barrier();
-    fp4f_totals<Q, 32, 256>(total, sh.part, y, pass, w.segments, log2, m, col0, cols);
+    fp4f_totals<Q, 32, 256>(total, sh.part, y, pass, w.segments, log2, m, col0, cols, block);
   }
 }
 
@@ -263,19 +266,47 @@ FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8*
    i32 m, i32 blocks, i32 cols)
 #define FP4F_GEMV(Q)                                           \
   FS_KERNEL(fp4f_gemv_##Q, 512, 2) FP4F_GEMV_ARGS {            \
-    fp4f_gemv_ahead(packed, m, blocks);                        \
+    fp4f_gemv_ahead(packed, m, blocks, (i32)fs_bid_x());       \
     fs_begin();                                                \
     FS_SHARED(Fp4fGemvShared<Q>, sh);                          \
-    fp4f_gemv<Q>(sh, packed, q, meta, y, m, blocks, cols);     \
+    fp4f_gemv<Q>(sh, packed, q, meta, y, m, blocks, cols, (i32)fs_bid_x()); \
   }                                                            \
   FS_EXPORT(fp4f_gemv_##Q, 512)                                \
   FS_KERNEL(fp4f_gemv_wide_##Q, 256, 2) FP4F_GEMV_ARGS {       \
-    fp4f_wide_ahead(packed, m, blocks);                        \
+    fp4f_gemv_wide_ahead(packed, m, blocks, (i32)fs_bid_x());  \
     fs_begin();                                                \
     FS_SHARED(Fp4fWideShared<Q>, sh);                          \
-    fp4f_gemv_wide<Q>(sh, packed, q, meta, y, m, blocks, cols); \
+    fp4f_gemv_wide<Q>(sh, packed, q, meta, y, m, blocks, cols, (i32)fs_bid_x()); \
   }                                                            \
   FS_EXPORT(fp4f_gemv_wide_##Q, 256)
 
 FP4F_GEMV(1)
 FP4F_GEMV(2)
+
+// A pair's block hints at the matrix it has.
+FS_DEVICE void fp4f_pair_ahead(bool wide, const u8* w0, const u8* w1, i32 m0, i32 m1, i32 blocks, i32 first) {
+  const i32 block = (i32)fs_bid_x(), mine = block >= first ? block - first : block, m = block >= first ? m1 : m0;
+  const u8* w = block >= first ? w1 : w0;
+  if (wide) {
+    fp4f_gemv_wide_ahead(w, m, blocks, mine);
+  } else {
+    fp4f_gemv_ahead(w, m, blocks, mine);
+  }
+}
+
+#define FP4F_PAIR(name, Shared, THREADS)                                                                                   \
+  FS_KERNEL(name##_pair, THREADS, 2)(const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta, const u8* FS_RESTRICT w0, \
+                                     float* FS_RESTRICT y0, const u8* FS_RESTRICT w1, float* FS_RESTRICT y1, i32 m0,       \
+                                     i32 m1, i32 blocks, i32 first, i32 cols) {                                            \
+    fp4f_pair_ahead(THREADS == 256, w0, w1, m0, m1, blocks, first);                                                        \
+    fs_begin();                                                                                                            \
+    FS_SHARED(Shared, sh);                                                                                                 \
+    const i32 block = (i32)fs_bid_x();                                                                                     \
+    const bool second = block >= first; /* the same for all threads */                                                     \
+    name<1>(sh, second ? w1 : w0, q, meta, second ? y1 : y0, second ? m1 : m0, blocks, cols,                    \
+            second ? block - first : block);                                                                                \
+  }                                                                                                                        \
+  FS_EXPORT(name##_pair, THREADS)
+
+FP4F_PAIR(fp4f_gemv, Fp4fGemvShared<1>, 512)
+FP4F_PAIR(fp4f_gemv_wide, Fp4fWideShared<1>, 256)

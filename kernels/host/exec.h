@@ -66,7 +66,7 @@ struct fs_host_entry {
   void (*kernel)();
   void (*thunk)(void (*)(), void**);
   std::uint32_t args;
-  std::uint32_t sizes[16];
+  std::uint32_t sizes[20];
   std::uint32_t threads;
   const fs_host_entry* next;
 
@@ -79,7 +79,7 @@ struct fs_host_entry {
         sizes{std::uint32_t(sizeof(A))...},
         threads(threads_),
         next(first()) {
-    static_assert(sizeof...(A) <= 16, "too many kernel arguments");
+    static_assert(sizeof...(A) <= 20, "too many kernel arguments");
     first() = this;
   }
   static const fs_host_entry*& first();

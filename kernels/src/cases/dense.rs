@@ -56,6 +56,19 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             (4096, 1024, 1),
         ]);
     }
+    let mut sets: Vec<(&[usize], usize, usize)> = vec![
+        (&[33, 1, 70], 544, 1),
+        (&[5, 17, 8, 64, 3], 4608, 2),
+        (&[24, 9], 33, 3),
+        (&[40], 1000, 8),
+    ];
+    if depth == Depth::Full {
+        sets.extend([
+            (&[1024usize, 1024, 256, 256, 64] as &[usize], 4096, 1),
+            (&[1024, 1024, 256, 256, 64], 4096, 6),
+            (&[512, 512], 4096, 2),
+        ]);
+    }
     let mut outcomes = Vec::new();
     for format in [Format::F32, Format::F16, Format::BF16] {
         for (rows, k, cols) in &shapes {
@@ -87,6 +100,43 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             ));
             runner.reset();
         }
+        for (rows, k, cols) in &sets {
+            outcomes.extend(set(runner, format, rows, *k, *cols)?);
+            runner.reset();
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Matrices in one launch, each as the CPU has it.
+fn set<R: Runner>(
+    runner: &mut R,
+    format: Format,
+    rows: &[usize],
+    k: usize,
+    cols: usize,
+) -> Result<Vec<Outcome>, KernelError> {
+    let mut noise = Noise::new((rows.len() * 1_000_000 + k * 100 + cols) as u64);
+    let x = noise.activations(cols, k);
+    let mut buffers = vec![runner.load(&f32_bytes(&x), 0)?];
+    let mut wants = Vec::new();
+    for rows in rows.iter().copied() {
+        let w = weights(format, rows * k, &mut noise);
+        let mut want = vec![0f32; cols * rows];
+        let matrix = Matrix::new(format, rows, k, &w)?;
+        let mut out = Out::new(&mut want, cols, rows);
+        matmul_f32(&matrix, 0..rows, &x, 0..cols, &mut out);
+        buffers.push(runner.load(&w, 0)?);
+        buffers.push(runner.poisoned(want.len() * 4)?);
+        wants.push(want);
+    }
+    let call = dense::set(format, rows, k, cols)?;
+    runner.launch(&call, &buffers)?;
+    let mut outcomes = Vec::new();
+    for (at, want) in wants.iter().enumerate() {
+        let got = to_f32(&runner.read(buffers[2 + 2 * at])?);
+        let name = format!("{} {at} of {rows:?} x {k} by {cols}", call.kernel);
+        outcomes.push(compare_f32(name, want, &got));
     }
     Ok(outcomes)
 }

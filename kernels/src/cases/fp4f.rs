@@ -148,6 +148,44 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         }
         runner.reset();
     }
+    for (rows, k) in PAIRS {
+        for processors in [1, 10_000] {
+            outcomes.extend(pair(runner, *rows, *k, processors)?);
+            runner.reset();
+        }
+    }
+    Ok(outcomes)
+}
+
+/// Rows of two matrices, and their k.
+const PAIRS: &[([usize; 2], usize)] = &[([64, 33], 1024), ([5, 70], 544), ([96, 40], 4608)];
+
+/// Two matrices in one launch, on a device of so many processors.
+fn pair<R: Runner>(
+    runner: &mut R,
+    rows: [usize; 2],
+    k: usize,
+    processors: usize,
+) -> Result<Vec<Outcome>, KernelError> {
+    let x = Activations::new(&activations(1, k, 77), 1, k);
+    let mut buffers = vec![runner.load(&x.q, 0)?, runner.load(&x.meta, 0)?];
+    let mut wants = Vec::new();
+    let w = [Tile32::new(rows[0], k)?, Tile32::new(rows[1], k)?];
+    for w in &w {
+        let raw = random_matrix(w.rows(), k, w.rows() as u64, false);
+        let want = reference::product(Format::Fp4Fast, w.rows(), k, &raw, &x)?;
+        buffers.push(runner.load(&packed(w, &raw), 0)?);
+        buffers.push(runner.poisoned(want.len() * 4)?);
+        wants.push(want);
+    }
+    let call = fp4f::pair([&w[0], &w[1]], processors)?;
+    runner.launch(&call, &buffers)?;
+    let mut outcomes = Vec::new();
+    for (at, want) in wants.iter().enumerate() {
+        let got = to_f32(&runner.read(buffers[3 + 2 * at])?);
+        let name = format!("{} {at} of {rows:?}x{k}", call.kernel);
+        outcomes.push(compare_f32(name, want, &got));
+    }
     Ok(outcomes)
 }
 

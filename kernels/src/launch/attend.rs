@@ -173,7 +173,11 @@ pub fn merge(s: &Shape, out: &Output) -> Result<Call, KernelError> {
     let even = out.n_rot < s.dim && out.n_rot.is_multiple_of(2);
     require(NAME, "rotated elements", "even, below dim", out.n_rot, even)?;
     let (ml, acc) = s.partials(NAME)?;
-    let grid = [grid_x(NAME, s.heads as u64)?, Shape::grid(s.positions), 1];
+    let grid = [
+        grid_x(NAME, s.heads as u64)?,
+        Shape::grid(s.positions),
+        Shape::grid(s.dim.div_ceil(128)),
+    ];
     let all = bytes(NAME, &[s.positions, s.heads, s.dim])?;
     let write = |there, size| if there { Arg::Write(size) } else { Arg::Null };
     let angles = match out.n_rot {

@@ -87,6 +87,13 @@ impl Pass {
         )
     }
 
+    /// Whether [`rows`] also puts the open rows into the rings: no row of such a short pass needs a place that the pass
+    /// takes. The oldest entry of a row stands `ratio * overlap - 1` positions before the token that ends it.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.tokens + self.ratio * self.overlap < self.ring + 2
+    }
+
     /// Bytes of the pass's keys or gates, and of the rings'.
     fn sizes(&self, name: &'static str) -> Result<(u64, u64), KernelError> {
         Ok((
@@ -100,7 +107,7 @@ impl Pass {
     }
 }
 
-/// The rows of all windows that end in the pass, into stores of `stored` rows a sequence. Buffers: keys, gates
+/// The rows of all windows that end in the pass, and the open rows too where the pass [keeps](Pass::keeps) them, into stores of `stored` rows a sequence. Buffers: keys, gates
 /// `[tokens][wide]` f32 (gates without the position table), ring keys, ring gates `[sequences][ring][wide]`,
 /// ape `[ratio][wide]`, norm `[dim]`, angles `[tokens][n_rot / 2][2]` of the first position of the window that a
 /// token ends, spots `[tokens]` of 16 bytes, store `[sequences][stored][row bytes]`. A row past `stored` must
@@ -122,8 +129,8 @@ pub fn rows(s: &Pass, kind: Kind, stored: usize) -> Result<Call, KernelError> {
     let call = Call::new(SOURCE, name, grid, 512)
         .arg(Arg::Read(pass))
         .arg(Arg::Read(pass))
-        .arg(Arg::Read(ring))
-        .arg(Arg::Read(ring))
+        .arg(Arg::Write(ring))
+        .arg(Arg::Write(ring))
         .arg(Arg::Read(bytes(name, &[s.ratio, s.wide(), 4])?))
         .arg(Arg::Read(bytes(name, &[s.row.dim, 4])?))
         .arg(Arg::Read(s.row.angles(name, s.tokens)?))
@@ -136,6 +143,7 @@ pub fn rows(s: &Pass, kind: Kind, stored: usize) -> Result<Call, KernelError> {
         s.ring - 1,
         s.row.n_rot,
         stored,
+        usize::from(s.keeps()),
     ];
     let call = sizes.iter().try_fold(call, |call, size| {
         Ok::<_, KernelError>(call.arg(Arg::I32(int(name, "size", *size)?)))
@@ -143,7 +151,7 @@ pub fn rows(s: &Pass, kind: Kind, stored: usize) -> Result<Call, KernelError> {
     Ok(call.arg(Arg::F32(s.eps)))
 }
 
-/// The last open rows of every span into its ring, after [`rows`]. Buffers: keys, gates `[tokens][wide]`, ape
+/// The last open rows of every span into its ring, after [`rows`] of a pass that does not [keep](Pass::keeps) them. Buffers: keys, gates `[tokens][wide]`, ape
 /// `[ratio][wide]`, spots `[tokens]` of 16 bytes, ring keys, ring gates `[sequences][ring][wide]`.
 ///
 /// # Errors
@@ -193,6 +201,7 @@ mod tests {
     fn grids_follow_the_tokens_alone() {
         assert_eq!(rows(&pass(9), Kind::Kv, 3).unwrap().grid, [9, 1, 1]);
         assert_eq!(keep(&pass(80)).unwrap().grid, [4, 80, 1]);
+        assert!(pass(9).keeps() && !pass(10).keeps());
         assert_eq!(rows(&pass(70_000), Kind::Kv, 0).unwrap().grid[0], 70_000);
         let spot = Spot {
             pos: 1,

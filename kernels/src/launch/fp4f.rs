@@ -52,6 +52,12 @@ impl Tile32 {
         self.blocks
     }
 
+    /// Blocks of [`Gemv::Wide`].
+    fn wide_blocks(&self) -> usize {
+        self.tiles()
+            .div_ceil(8 / self.segments().next_power_of_two().min(8))
+    }
+
     /// Weights of a row.
     #[must_use]
     pub fn k(&self) -> usize {
@@ -179,9 +185,10 @@ impl Gemv {
     /// (measured on 132: benches/records/2026-11-29-m0-h200.md).
     #[must_use]
     pub fn choose(w: &Tile32, processors: usize) -> Self {
-        let blocks = w
-            .tiles()
-            .div_ceil(8 / w.segments().next_power_of_two().min(8));
+        Self::choose_for(w.wide_blocks(), processors)
+    }
+
+    fn choose_for(blocks: usize, processors: usize) -> Self {
         if blocks * 2 >= processors * 3 {
             Self::Wide
         } else {
@@ -213,6 +220,38 @@ pub fn gemv(w: &Tile32, cols: usize, spread: Gemv) -> Result<Call, KernelError> 
     let mut grid = rows_grid(name, w, rows)?;
     grid[1] = pairs as u32;
     product(Call::new("fp4f.cu", name, grid, threads), w, cols)
+}
+
+/// The products of two matrices of the same k with one activation row: the bits of [`gemv`] for each. Buffers: q `[k]`
+/// i8, meta `[k / 32]` of 8 bytes, then packed and y `[rows]` f32 of the one and of the other.
+///
+/// # Errors
+/// `Shape`: rows of different lengths.
+pub fn pair(w: [&Tile32; 2], processors: usize) -> Result<Call, KernelError> {
+    let blocks = w[0].wide_blocks() + w[1].wide_blocks();
+    let (name, threads, rows) = match Gemv::choose_for(blocks, processors) {
+        Gemv::Fine => ("fp4f_gemv_pair", 512, 16),
+        Gemv::Wide => ("fp4f_gemv_wide_pair", 256, 32),
+    };
+    let same = w[0].k() == w[1].k();
+    require(name, "k", "the same of both matrices", w[1].k(), same)?;
+    let [first, second] = [
+        rows_grid(name, w[0], rows)?[0],
+        rows_grid(name, w[1], rows)?[0],
+    ];
+    let grid = [grid_x(name, u64::from(first) + u64::from(second))?, 1, 1];
+    let mut call = Call::new("fp4f.cu", name, grid, threads)
+        .arg(Arg::Read(bytes(name, &[w[0].k()])?))
+        .arg(Arg::Read(bytes(name, &[w[0].blocks, META_BYTES])?));
+    for w in w {
+        call = call
+            .arg(Arg::Read(w.packed_bytes()))
+            .arg(Arg::Write(bytes(name, &[w.rows, 4])?));
+    }
+    let sizes = [w[0].rows, w[1].rows, w[0].blocks, first as usize, 1];
+    sizes.iter().try_fold(call, |call, size| {
+        Ok(call.arg(Arg::I32(int(name, "size", *size)?)))
+    })
 }
 
 /// Blocks that hold `rows` rows, or as many times that as have 8 segments together.

@@ -22,7 +22,7 @@ pub mod tiled;
 use crate::KernelError;
 
 /// Most arguments a kernel takes.
-pub const MAX_ARGS: usize = 16;
+pub const MAX_ARGS: usize = 20;
 
 /// One argument of a kernel, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -48,78 +48,105 @@ impl Row {
     }
 }
 
-/// Finished key rows into a store of `rows` rows. Buffers: x `[n][dim]` f32, w `[dim]`, angles
-/// `[n][n_rot / 2][2]`, slots `[n]` u32 (below `rows`, or [`NOWHERE`]), store `[rows][row bytes]`.
+/// What [`heads_and_keys`] works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// Tokens.
+    pub n: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Rows of the key store.
+    pub rows: usize,
+    /// Key rows in packed form; f32 else.
+    pub packed: bool,
+    /// Indexer heads and their elements, a power of two; only with packed rows.
+    pub index: Option<(usize, usize)>,
+}
+
+impl Tokens {
+    fn check(&self, name: &'static str, row: &Row) -> Result<(), KernelError> {
+        row.check(name)?;
+        let Some((heads, dim)) = self.index else {
+            return Ok(());
+        };
+        require(name, "packed rows", "beside index heads", 0, self.packed)?;
+        require(name, "index heads", "at least 1", heads, heads > 0)?;
+        let n_rot = row.n_rot;
+        Row { dim, n_rot }.check(name)?;
+        let power = dim.is_power_of_two();
+        require(name, "index dim", "a power of two", dim, power)
+    }
+
+    /// The indexer's buffers.
+    fn index(&self, name: &'static str) -> Result<[Arg; 3], KernelError> {
+        let Some((heads, dim)) = self.index else {
+            return Ok([Arg::Null; 3]);
+        };
+        let all = [self.n, heads, dim];
+        Ok([
+            Arg::Read(bytes(name, &[all[0], all[1], all[2], 4])?),
+            Arg::Write(bytes(name, &all)?),
+            Arg::Write(bytes(name, &[all[0], all[1], all[2] / 32, 4])?),
+        ])
+    }
+}
+
+fn heads_grid(name: &'static str, n: usize, blocks: usize) -> Result<[u32; 3], KernelError> {
+    Ok([grid_x(name, blocks as u64)?, grid_y(name, "tokens", n)?, 1])
+}
+
+/// Query heads in place, normed and turned; finished key rows into a store; indexer heads turned, transformed and
+/// rounded to fp4. Buffers: q `[n][heads][dim]` f32, x `[n][dim]` f32, w `[dim]`, angles `[n][n_rot / 2][2]`, slots
+/// `[n]` u32 (below `rows`, or [`NOWHERE`]), store `[rows][row bytes]`; with an index: iq `[n][iheads][idim]` f32,
+/// twice `[n][iheads][idim]` i8, scales `[n][iheads][idim / 32]` f32.
 ///
 /// # Errors
 /// `Shape`.
-pub fn keys(row: &Row, n: usize, rows: usize, packed: bool, eps: f32) -> Result<Call, KernelError> {
-    let name = if packed {
-        "kv_rows_packed"
+pub fn heads_and_keys(row: &Row, t: &Tokens, eps: f32) -> Result<Call, KernelError> {
+    let name = if t.packed {
+        "heads_and_keys_packed"
     } else {
-        "kv_rows_f32"
+        "heads_and_keys_f32"
     };
-    row.check(name)?;
-    Ok(
-        Call::new(SOURCE, name, [grid_x(name, n as u64)?, 1, 1], 256)
-            .arg(Arg::Read(bytes(name, &[n, row.dim, 4])?))
-            .arg(Arg::Read(bytes(name, &[row.dim, 4])?))
-            .arg(Arg::Read(row.angles(name, n)?))
-            .arg(Arg::Read(bytes(name, &[n, 4])?))
-            .arg(Arg::Write(bytes(name, &[rows, row.stored(packed)])?))
-            .arg(Arg::I32(int(name, "dim", row.dim)?))
-            .arg(Arg::I32(int(name, "rotated elements", row.n_rot)?))
-            .arg(Arg::F32(eps)),
-    )
-}
-
-fn heads_grid(name: &'static str, n: usize, heads: usize) -> Result<[u32; 3], KernelError> {
-    Ok([
-        grid_x(name, heads.div_ceil(8) as u64)?,
-        grid_y(name, "tokens", n)?,
-        1,
-    ])
-}
-
-/// Query heads in place: normed by `eps` if there is one, then turned. Buffers:
-/// q `[n][heads][dim]` f32, angles `[n][n_rot / 2][2]`.
-///
-/// # Errors
-/// `Shape`.
-pub fn queries(row: &Row, n: usize, heads: usize, eps: Option<f32>) -> Result<Call, KernelError> {
-    let name = if eps.is_some() {
-        "query_heads"
-    } else {
-        "query_heads_plain"
-    };
-    row.check(name)?;
-    let call = Call::new(SOURCE, name, heads_grid(name, n, heads)?, 256)
-        .arg(Arg::Write(bytes(name, &[n, heads, row.dim, 4])?))
+    t.check(name, row)?;
+    let n = t.n;
+    let blocks = t.heads.div_ceil(8) + 1 + t.index.map_or(0, |(heads, _)| heads.div_ceil(8));
+    let call = Call::new(SOURCE, name, heads_grid(name, n, blocks)?, 256)
+        .arg(Arg::Write(bytes(name, &[n, t.heads, row.dim, 4])?))
+        .arg(Arg::Read(bytes(name, &[n, row.dim, 4])?))
+        .arg(Arg::Read(bytes(name, &[row.dim, 4])?))
         .arg(Arg::Read(row.angles(name, n)?))
-        .arg(Arg::I32(int(name, "heads", heads)?))
-        .arg(Arg::I32(int(name, "dim", row.dim)?))
-        .arg(Arg::I32(int(name, "rotated elements", row.n_rot)?));
-    Ok(match eps {
-        Some(eps) => call.arg(Arg::F32(eps)),
-        None => call,
-    })
+        .arg(Arg::Read(bytes(name, &[n, 4])?))
+        .arg(Arg::Write(bytes(name, &[t.rows, row.stored(t.packed)])?));
+    let sizes = |call: Call| {
+        Ok::<_, KernelError>(
+            call.arg(Arg::I32(int(name, "heads", t.heads)?))
+                .arg(Arg::I32(int(name, "dim", row.dim)?))
+                .arg(Arg::I32(int(name, "rotated elements", row.n_rot)?)),
+        )
+    };
+    if !t.packed {
+        return Ok(sizes(call)?.arg(Arg::F32(eps)));
+    }
+    let (heads, dim) = t.index.unwrap_or((0, 32));
+    let call = t.index(name)?.into_iter().fold(call, Call::arg);
+    Ok(sizes(call)?
+        .arg(Arg::I32(int(name, "index heads", heads)?))
+        .arg(Arg::I32(int(name, "index dim", dim)?))
+        .arg(Arg::F32(eps)))
 }
 
-/// Indexer query heads, turned, transformed and rounded to fp4. Buffers: q `[n][heads][dim]` f32,
-/// angles, twice `[n][heads][dim]` i8, scales `[n][heads][dim / 32]` f32.
+/// Heads in place, turned only. Buffers: q `[n][heads][dim]` f32, angles `[n][n_rot / 2][2]`.
 ///
 /// # Errors
-/// `Shape`: dim is not a power of two.
-pub fn index_queries(row: &Row, n: usize, heads: usize) -> Result<Call, KernelError> {
-    const NAME: &str = "index_queries";
+/// `Shape`.
+pub fn turned(row: &Row, n: usize, heads: usize) -> Result<Call, KernelError> {
+    const NAME: &str = "query_heads_plain";
     row.check(NAME)?;
-    let power = row.dim.is_power_of_two();
-    require(NAME, "dim", "a power of two", row.dim, power)?;
-    Ok(Call::new(SOURCE, NAME, heads_grid(NAME, n, heads)?, 256)
-        .arg(Arg::Read(bytes(NAME, &[n, heads, row.dim, 4])?))
+    let grid = heads_grid(NAME, n, heads.div_ceil(8))?;
+    Ok(Call::new(SOURCE, NAME, grid, 256)
+        .arg(Arg::Write(bytes(NAME, &[n, heads, row.dim, 4])?))
         .arg(Arg::Read(row.angles(NAME, n)?))
-        .arg(Arg::Write(bytes(NAME, &[n, heads, row.dim])?))
-        .arg(Arg::Write(bytes(NAME, &[n, heads, row.dim / 32, 4])?))
         .arg(Arg::I32(int(NAME, "heads", heads)?))
         .arg(Arg::I32(int(NAME, "dim", row.dim)?))
         .arg(Arg::I32(int(NAME, "rotated elements", row.n_rot)?)))
@@ -132,8 +159,16 @@ mod tests {
     #[test]
     fn shapes_the_kernels_do_not_take_are_refused() {
         let row = |dim, n_rot| Row { dim, n_rot };
+        let tokens = |n, index| Tokens {
+            n,
+            heads: 9,
+            rows: 100,
+            packed: true,
+            index,
+        };
         assert_eq!(row(512, 64).stored(true), 584);
-        assert!(keys(&row(512, 64), 70_000, 100, true, 1e-6).is_ok());
+        let all = heads_and_keys(&row(512, 64), &tokens(3, Some((64, 128))), 1e-6);
+        assert_eq!(all.unwrap().grid, [2 + 1 + 8, 3, 1]);
         for bad in [
             row(544, 64),
             row(40, 8),
@@ -141,15 +176,23 @@ mod tests {
             row(64, 3),
             row(64, 0),
         ] {
-            assert!(keys(&bad, 1, 1, true, 1e-6).is_err(), "{bad:?}");
-            assert!(queries(&bad, 1, 1, None).is_err(), "{bad:?}");
+            let call = heads_and_keys(&bad, &tokens(1, None), 1e-6);
+            assert!(call.is_err(), "{bad:?}");
+            assert!(turned(&bad, 1, 1).is_err(), "{bad:?}");
         }
-        assert!(keys(&row(64, 32), 0, 1, false, 1e-6).is_err());
-        assert!(queries(&row(64, 32), 65_536, 8, Some(1e-6)).is_err());
-        assert!(
-            index_queries(&row(96, 32), 1, 8).is_err(),
-            "no power of two"
-        );
-        assert_eq!(index_queries(&row(128, 64), 3, 9).unwrap().grid, [2, 3, 1]);
+        for bad in [
+            tokens(0, None),
+            tokens(65_536, None),
+            tokens(1, Some((0, 128))),
+            tokens(1, Some((8, 96))),
+            tokens(1, Some((8, 64))),
+            Tokens {
+                packed: false,
+                ..tokens(1, Some((8, 128)))
+            },
+        ] {
+            let call = heads_and_keys(&row(512, 64), &bad, 1e-6);
+            assert!(call.is_err(), "{bad:?}");
+        }
     }
 }

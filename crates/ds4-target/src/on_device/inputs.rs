@@ -144,10 +144,15 @@ impl Inputs {
     /// The kind of a layer.
     pub(crate) fn kind(&self, ratio: Ratio) -> Result<&Kind, KernelError> {
         let kind = self.kinds.iter().find(|k| k.ratio == ratio);
-        kind.ok_or_else(|| KernelError::Runtime {
-            runtime: "device",
-            message: format!("no layer of kind {ratio:?}"),
-        })
+        kind.ok_or_else(|| no_kind(ratio))
+    }
+}
+
+/// A kind that no layer of the model has.
+pub(crate) fn no_kind(ratio: Ratio) -> KernelError {
+    KernelError::Runtime {
+        runtime: "device",
+        message: format!("no layer of kind {ratio:?}"),
     }
 }
 

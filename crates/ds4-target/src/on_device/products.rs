@@ -128,6 +128,68 @@ impl<R: Driver> Gpu<R> {
         self.put(&call, &[w.slot, input.rows.q, input.rows.meta, out])
     }
 
+    /// Several matrices with the same rows, each as [`Self::product`]: those of one float format share launches where
+    /// rows are few.
+    pub(crate) fn products(
+        &mut self,
+        all: &[(&Matrix, Slot)],
+        input: &mut Input,
+    ) -> Result<(), KernelError> {
+        let mut rest = all.to_vec();
+        if input.n <= dense::SET_COLS {
+            for format in [Format::F32, Format::F16, Format::BF16] {
+                let same = rest.extract_if(.., |(w, _)| w.tiles.is_none() && w.format == format);
+                let same: Vec<_> = same.collect();
+                for set in same.chunks(dense::SET) {
+                    self.set(format, set, input)?;
+                }
+            }
+        }
+        if input.n == 1 {
+            let pairs = rest.extract_if(.., |(w, _)| pairable(w));
+            let pairs: Vec<_> = pairs.collect();
+            for pair in pairs.chunks(2) {
+                self.pair(pair, input)?;
+            }
+        }
+        rest.into_iter()
+            .try_for_each(|(w, out)| self.product(w, input, out))
+    }
+
+    /// Two matrices of FP4_FAST and one row in one launch.
+    fn pair(&mut self, pair: &[(&Matrix, Slot)], input: &mut Input) -> Result<(), KernelError> {
+        let [(a, to_a), (b, to_b)] = pair else {
+            let mut rest = pair.iter();
+            return rest.try_for_each(|(w, out)| self.product(w, input, *out));
+        };
+        input.quantise(self)?;
+        let processors = self.device().facts().processors as usize;
+        let w = [Tile32::new(a.rows, a.k)?, Tile32::new(b.rows, b.k)?];
+        let call = fp4f::pair([&w[0], &w[1]], processors)?;
+        let part = |w: &Matrix, out: &Slot| [w.slot, out.rows(0, 1, 4 * w.rows)];
+        let mut slots = vec![input.rows.q, input.rows.meta];
+        slots.extend([part(a, to_a), part(b, to_b)].concat());
+        self.put(&call, &slots)
+    }
+
+    /// Float matrices in one launch; one alone has kernels that suit it better.
+    fn set(
+        &mut self,
+        format: Format,
+        set: &[(&Matrix, Slot)],
+        input: &mut Input,
+    ) -> Result<(), KernelError> {
+        if let [(w, out)] = set {
+            return self.product(w, input, *out);
+        }
+        let rows: Vec<usize> = set.iter().map(|(w, _)| w.rows).collect();
+        let call = dense::set(format, &rows, input.rows.k, input.n)?;
+        let each = |(w, out): &(&Matrix, Slot)| [w.slot, out.rows(0, input.n, 4 * w.rows)];
+        let mut slots = vec![input.rows.x];
+        slots.extend(set.iter().flat_map(each));
+        self.put(&call, &slots)
+    }
+
     /// The launch of a product in tile order that suits this device.
     fn tiled(&self, w: &Stack, n: usize) -> Result<Call, KernelError> {
         let width = self.kernels.width();
@@ -234,6 +296,11 @@ fn read_whole(w: &[&Matrix], work: &Work) -> u64 {
         0 => w.iter().map(|w| w.slot.len).sum(),
         _ => 0,
     }
+}
+
+/// Whether a matrix may share a launch with another one: its rows' partial sums meet in shared memory.
+fn pairable(w: &Matrix) -> bool {
+    w.tiles.is_some() && w.format == Format::Fp4Fast && w.k <= 32 * 512
 }
 
 /// Whether work is for matrix units: units wider than others take, or more rows of one matrix than a matrix step has

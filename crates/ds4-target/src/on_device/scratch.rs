@@ -9,7 +9,7 @@ use ds4_kernels::launch::head::PARTS;
 use ds4_kernels::launch::route::UNIT_BYTES;
 
 use super::arena::{Arena, Layout, Slot};
-use super::inputs::Inputs;
+use super::inputs::{Inputs, kinds};
 use super::products::Rows;
 use crate::meta::{Ds4Meta, Ratio};
 use crate::target::Options;
@@ -94,11 +94,10 @@ pub(crate) struct Scratch {
     pub(crate) iq: Slot,
     pub(crate) iq_twice: Slot,
     pub(crate) iq_scale: Slot,
-    /// `[p, rows]` scores, `[p, keys]` lists and `[p]` lengths, `[p, chunks, heads]` peaks and sums, `[p, chunks,
-    /// heads, dim]` values.
+    /// `[p, rows]` scores, lists of every kind of layer, `[p, chunks, heads]` peaks and sums, `[p, chunks, heads, dim]`
+    /// values.
     pub(crate) scores: Slot,
-    pub(crate) keys: Slot,
-    pub(crate) counts: Slot,
+    pub(crate) lists: Vec<KeyLists>,
     pub(crate) peaks: Slot,
     pub(crate) sums: Slot,
     pub(crate) values: Slot,
@@ -134,6 +133,29 @@ pub(crate) struct Scratch {
     pub(crate) drawn: Slot,
     /// `[n, TAPS, d]`.
     pub(crate) features: Slot,
+}
+
+/// The key lists of one kind of layer: layers of a kind have the same ones, unless scores choose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyLists {
+    pub(crate) ratio: Ratio,
+    /// `[p, keys]` u32.
+    pub(crate) keys: Slot,
+    /// `[p]` u32: lengths.
+    pub(crate) counts: Slot,
+}
+
+impl KeyLists {
+    fn of(l: &mut Layout, m: &Ds4Meta, n_ctx: usize, p: usize) -> Result<Vec<Self>, KernelError> {
+        let kinds = kinds(m).into_iter().map(|ratio| {
+            Ok(Self {
+                ratio,
+                keys: l.take(&[p, list_stride(m, ratio, n_ctx), 4])?,
+                counts: l.take(&[p, 4])?,
+            })
+        });
+        kinds.collect()
+    }
 }
 
 /// f32 rows with room for their blocks.
@@ -190,8 +212,7 @@ impl Scratch {
             iq_twice: l.take(&[n, iheads * idim])?,
             iq_scale: l.take(&[n, iheads * idim.div_ceil(32), 4])?,
             scores: l.take(&[p, (o.n_ctx / 4).max(1), 4])?,
-            keys: l.take(&[p, stride, 4])?,
-            counts: l.take(&[p, 4])?,
+            lists: KeyLists::of(l, m, o.n_ctx, p)?,
             peaks: l.take(&[partial, 4])?,
             sums: l.take(&[partial, 4])?,
             values: l.take(&[partial, m.head_dim, 4])?,

@@ -274,6 +274,7 @@ impl<R: Driver> DeviceTarget<R> {
             bound,
             kv_sim: self.options.kv_sim,
             streams: Streams::default(),
+            listed: Vec::new(),
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
@@ -352,6 +353,7 @@ fn try_shapes<R: Driver>(
         bound: options.n_ctx,
         kv_sim: options.kv_sim,
         streams: Streams::default(),
+        listed: Vec::new(),
     };
     pass.layers(&[])?;
     let rows = n.min(scratch.sizes.head);

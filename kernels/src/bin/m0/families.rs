@@ -242,8 +242,6 @@ fn small() -> Result<Vec<Item>> {
         push("hc_post", hc::post(n, D, 0)?);
         push("hc_post with slots", hc::post(n, D, USED)?);
         push("rms_norm 1024", norm::rms(n, 1024, true, true, 1e-6)?);
-        push("query_heads", rows::queries(&key, n, HEADS, Some(1e-6))?);
-        push("index_queries", rows::index_queries(&head, n, HEADS)?);
         for (name, call) in [
             (
                 "compress_kv ratio 4",
@@ -272,11 +270,18 @@ fn stored_and_routed(n: usize, key: &Row) -> Result<Vec<Item>> {
     let ring: Vec<u32> = (0..n as u32).collect();
     let slots = cases::u32_bytes(&ring);
     let mut items = Vec::new();
-    let call = rows::keys(key, n, 256, true, 1e-6)?;
-    let moved = n * (DIM * 4 + kv_row_bytes(DIM, ROT));
+    let tokens = rows::Tokens {
+        n,
+        heads: HEADS,
+        rows: 256,
+        packed: true,
+        index: Some((HEADS, 128)),
+    };
+    let call = rows::heads_and_keys(key, &tokens, 1e-6)?;
+    let moved = n * (DIM * 4 + kv_row_bytes(DIM, ROT) + HEADS * (8 * DIM + 5 * 128));
     items.push(
-        Item::new(format!("kv_rows, {n} rows"), call)
-            .give(3, slots)
+        Item::new(format!("heads and keys, {n} rows"), call)
+            .give(4, slots)
             .moving(moved),
     );
     let s = route::Shape {

@@ -5,17 +5,18 @@ use ds4_kernels::KernelError;
 use ds4_kernels::launch::attend::{self, Output};
 use ds4_kernels::launch::compress::{self, Kind};
 use ds4_kernels::launch::index::{self, COMPRESSED, Lists, Scores};
-use ds4_kernels::launch::rows::{self, Row};
+use ds4_kernels::launch::rows::{self, Row, Tokens};
 use ds4_kernels::launch::{dense, norm};
 use ds4_kernels::launch::{grouped, tiled::Work};
 
 use super::Pass;
 use crate::meta::Ratio;
 use crate::on_device::arena::Slot;
+use crate::on_device::inputs::no_kind;
 use crate::on_device::products::{Input, Units};
 use crate::on_device::scratch::list_stride;
 use crate::on_device::state::Comp;
-use crate::on_device::weights::{Attention, Compressor, Indexer, Layer};
+use crate::on_device::weights::{Attention, Compressor, Layer};
 
 /// Positions `first..first + n` of a part, and what follows from them.
 struct Slice {
@@ -32,8 +33,7 @@ impl<R: Driver> Pass<'_, R> {
         h: &mut Input,
     ) -> Result<(), KernelError> {
         let mut low = self.projections(layer, h)?;
-        self.heads(layer, &mut low)?;
-        self.key_rows(at, layer)?;
+        self.heads(at, layer, &mut low)?;
         let state = &self.state.layers[at];
         let s = self.scratch;
         if let (Some(w), Some(comp)) = (&layer.compressor, &state.comp) {
@@ -56,17 +56,15 @@ impl<R: Driver> Pass<'_, R> {
     fn projections(&mut self, layer: &Layer, h: &mut Input) -> Result<Input, KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let w = &layer.attn;
-        self.gpu.product(&w.q_a, h, s.qa)?;
-        self.gpu.product(&w.kv, h, s.kv)?;
+        let mut reads = vec![(&w.q_a, s.qa), (&w.kv, s.kv)];
         if let Some(c) = &layer.compressor {
-            self.gpu.product(&c.key, h, s.comp[0])?;
-            self.gpu.product(&c.gate, h, s.comp[1])?;
+            reads.extend([(&c.key, s.comp[0]), (&c.gate, s.comp[1])]);
         }
         if let Some(i) = &layer.indexer {
-            self.gpu.product(&i.compressor.key, h, s.index[0])?;
-            self.gpu.product(&i.compressor.gate, h, s.index[1])?;
-            self.gpu.product(&i.proj, h, s.iw)?;
+            let c = &i.compressor;
+            reads.extend([(&c.key, s.index[0]), (&c.gate, s.index[1]), (&i.proj, s.iw)]);
         }
+        self.gpu.products(&reads, h)?;
         let blocks = w.q_b.tiles.is_some();
         let call = norm::rms(n, m.q_lora, true, blocks, m.rms_eps)?;
         let qr = Input::made(s.qr, n, blocks);
@@ -76,53 +74,42 @@ impl<R: Driver> Pass<'_, R> {
         Ok(qr)
     }
 
-    /// Query heads, turned; the indexer's too.
-    fn heads(&mut self, layer: &Layer, qr: &mut Input) -> Result<(), KernelError> {
+    /// Query heads and the indexer's, turned; the tokens' own key rows, straight into the rings: they hold a span beside
+    /// the window.
+    fn heads(&mut self, at: usize, layer: &Layer, qr: &mut Input) -> Result<(), KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
-        self.gpu.product(&layer.attn.q_b, qr, s.q)?;
+        let mut reads = vec![(&layer.attn.q_b, s.q)];
+        reads.extend(layer.indexer.as_ref().map(|i| (&i.q_b, s.iq)));
+        self.gpu.products(&reads, qr)?;
+        let index = layer.indexer.as_ref().map(|_| (m.index_heads, m.index_dim));
+        let tokens = Tokens {
+            n,
+            heads: m.n_head,
+            rows: self.state.sequences * self.state.ring,
+            packed: self.kv_sim,
+            index: index.filter(|_| self.kv_sim),
+        };
+        let call = rows::heads_and_keys(&self.key_row(), &tokens, m.rms_eps)?;
         let angles = self.angles(layer.ratio);
         let q = s.q.rows(0, n, 4 * m.n_head * m.head_dim);
-        let call = rows::queries(&self.key_row(), n, m.n_head, Some(m.rms_eps))?;
-        self.gpu.put(&call, &[q, angles])?;
-        match &layer.indexer {
-            Some(i) => self.index_heads(i, qr, angles),
+        let kv = s.kv.rows(0, n, 4 * m.head_dim);
+        let (norm, raw) = (layer.attn.kv_norm, self.state.layers[at].raw);
+        let mut slots = vec![q, kv, norm, angles, self.inputs.slots, raw];
+        let wide = m.index_heads * m.index_dim;
+        let iq = s.iq.rows(0, n, 4 * wide);
+        if tokens.index.is_some() {
+            let (twice, scale) = (s.iq_twice.rows(0, n, wide), s.iq_scale.rows(0, n, wide / 8));
+            slots.extend([iq, twice, scale]);
+        }
+        self.gpu.put(&call, &slots)?;
+        match index.filter(|_| !self.kv_sim) {
+            Some((heads, dim)) => {
+                let n_rot = m.n_rot;
+                let call = rows::turned(&Row { dim, n_rot }, n, heads)?;
+                self.gpu.put(&call, &[iq, angles])
+            }
             None => Ok(()),
         }
-    }
-
-    fn index_heads(
-        &mut self,
-        w: &Indexer,
-        qr: &mut Input,
-        angles: Slot,
-    ) -> Result<(), KernelError> {
-        let (s, m, n) = (self.scratch, self.meta, self.n());
-        self.gpu.product(&w.q_b, qr, s.iq)?;
-        let wide = m.index_heads * m.index_dim;
-        let q = s.iq.rows(0, n, 4 * wide);
-        let row = Row {
-            dim: m.index_dim,
-            n_rot: m.n_rot,
-        };
-        if !self.kv_sim {
-            let call = rows::queries(&row, n, m.index_heads, None)?;
-            return self.gpu.put(&call, &[q, angles]);
-        }
-        let call = rows::index_queries(&row, n, m.index_heads)?;
-        let (twice, scale) = (s.iq_twice.rows(0, n, wide), s.iq_scale.rows(0, n, wide / 8));
-        self.gpu.put(&call, &[q, angles, twice, scale])
-    }
-
-    /// The tokens' own key rows, straight into the rings: they hold a span beside the window.
-    fn key_rows(&mut self, at: usize, layer: &Layer) -> Result<(), KernelError> {
-        let (s, m, n) = (self.scratch, self.meta, self.n());
-        let raw = self.state.layers[at].raw;
-        let all = self.state.sequences * self.state.ring;
-        let call = rows::keys(&self.key_row(), n, all, self.kv_sim, m.rms_eps)?;
-        let kv = s.kv.rows(0, n, 4 * m.head_dim);
-        let angles = self.angles(layer.ratio);
-        let slots = [kv, layer.attn.kv_norm, angles, self.inputs.slots, raw];
-        self.gpu.put(&call, &slots)
     }
 
     /// Rows whose windows end in the pass, then the open rows that later ones need.
@@ -158,45 +145,64 @@ impl<R: Driver> Pass<'_, R> {
             key, gate, keys, gates, w.ape, w.norm, angles, spots, comp.rows,
         ];
         self.gpu.put(&call, &slots)?;
+        if pass.keeps() {
+            return Ok(());
+        }
         let call = compress::keep(&pass)?;
         self.gpu.put(&call, &[key, gate, w.ape, spots, keys, gates])
     }
 
     /// Scores, lists and attention of some positions.
     fn attend(&mut self, at: usize, layer: &Layer, slice: &Slice) -> Result<(), KernelError> {
-        let s = self.scratch;
         let comp = self.state.layers[at].index.as_ref();
+        let scored = comp.filter(|_| self.bound / 4 > self.meta.index_top_k);
         let score_stride = (self.bound / 4).max(1);
-        if let Some(index) = comp.filter(|_| self.bound / 4 > self.meta.index_top_k) {
+        if let Some(index) = scored {
             self.scores(index, slice, score_stride)?;
         }
         let stride = list_stride(self.meta, layer.ratio, self.bound);
-        let (keys, counts) = (
-            s.keys.rows(0, slice.n, 4 * stride),
-            s.counts.rows(0, slice.n, 4),
-        );
+        // Lists without scores depend on positions alone: the first layer of a kind makes them for the others.
+        let shared = scored.is_none() && slice.n == self.n();
+        if !(shared && self.listed.contains(&layer.ratio)) {
+            self.list(at, layer.ratio, slice, [stride, score_stride])?;
+            self.listed.extend(shared.then_some(layer.ratio));
+        }
+        self.attend_lists(at, layer, slice, stride)
+    }
+
+    /// Key lists of some positions of a layer.
+    fn list(
+        &mut self,
+        at: usize,
+        ratio: Ratio,
+        slice: &Slice,
+        [stride, score_stride]: [usize; 2],
+    ) -> Result<(), KernelError> {
+        let s = self.scratch;
+        let comp = self.state.layers[at].index.as_ref();
         let lists = Lists {
             n: slice.n,
             last: self.bound - 1,
             window: self.meta.window,
             mask: (self.state.ring - 1) as u32,
-            ratio: layer.ratio.tokens().unwrap_or(0) as usize,
+            ratio: ratio.tokens().unwrap_or(0) as usize,
             top_k: comp.map(|_| self.meta.index_top_k),
             score_stride,
             stride,
             flag: if self.kv_sim { COMPRESSED } else { 0 },
         };
-        let places = self
-            .inputs
-            .kind(layer.ratio)?
-            .places
-            .rows(slice.first, slice.n, 16);
-        let scores = s.scores.rows(0, slice.n, 4 * score_stride);
-        let mut slots = vec![places];
-        slots.extend(comp.map(|_| scores));
-        slots.extend([keys, counts]);
-        self.gpu.put(&index::lists(&lists)?, &slots)?;
-        self.attend_lists(at, layer, slice, stride)
+        let places = self.inputs.kind(ratio)?.places;
+        let mut slots = vec![places.rows(slice.first, slice.n, 16)];
+        slots.extend(comp.map(|_| s.scores.rows(0, slice.n, 4 * score_stride)));
+        slots.extend(self.list_slots(ratio, slice.n, stride)?);
+        self.gpu.put(&index::lists(&lists)?, &slots)
+    }
+
+    /// Where `n` lists of a kind of layer stand: keys, lengths.
+    fn list_slots(&self, ratio: Ratio, n: usize, stride: usize) -> Result<[Slot; 2], KernelError> {
+        let l = self.scratch.lists.iter().find(|l| l.ratio == ratio);
+        let l = l.ok_or_else(|| no_kind(ratio))?;
+        Ok([l.keys.rows(0, n, 4 * stride), l.counts.rows(0, n, 4)])
     }
 
     fn scores(&mut self, comp: &Comp, slice: &Slice, stride: usize) -> Result<(), KernelError> {
@@ -249,10 +255,7 @@ impl<R: Driver> Pass<'_, R> {
         let partial = slice.n * shape.chunks() * m.n_head;
         let (peaks, sums) = (s.peaks.rows(0, partial, 4), s.sums.rows(0, partial, 4));
         let values = s.values.rows(0, partial, 4 * m.head_dim);
-        let (keys, counts) = (
-            s.keys.rows(0, slice.n, 4 * stride),
-            s.counts.rows(0, slice.n, 4),
-        );
+        let [keys, counts] = self.list_slots(layer.ratio, slice.n, stride)?;
         let wide = m.n_head * m.head_dim;
         let q = s.q.rows(slice.first, slice.n, 4 * wide);
         let scale = (1.0 / (m.head_dim as f64).sqrt()) as f32;

@@ -17,7 +17,7 @@ use super::products::Input;
 use super::scratch::Scratch;
 use super::state::State;
 use super::weights::{Layer, Weights};
-use crate::meta::Ds4Meta;
+use crate::meta::{Ds4Meta, Ratio};
 pub(crate) use streams::Streams;
 
 /// A part of a pass.
@@ -34,6 +34,8 @@ pub(crate) struct Pass<'a, R: Driver> {
     pub(crate) kv_sim: bool,
     /// Where the streams stand; a pass begins with the default.
     pub(crate) streams: Streams,
+    /// Kinds of layers whose key lists stand for the rest of the pass; a pass begins with none.
+    pub(crate) listed: Vec<Ratio>,
 }
 
 /// A span's tokens and the layers it wants to see.
