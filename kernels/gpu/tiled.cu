@@ -22,6 +22,12 @@
 //   launch   as tiled_gemv with 512 threads: half of the warps for each matrix
 //   cost     the bytes of the visited matrices once a unit; 2 k m ops a slot; bound by memory
 //   order    a lane a segment of a row: fma over its 16 blocks from +0; segments added in order
+// tiled_gate_up_with_F, tiled_gemv_with_F: the experts of one token, routed ones of format F and the shared one of
+// ROCmFP4_FAST, in one launch
+//   formula  as tiled_gate_up_F_1 and tiled_gemv_F_1 with `used` units of one slot whose activation row is the token's
+//            (gate and up) or the slot's (down), and without units for the shared expert
+//   shapes   as there; the shared matrices have the shape of the routed ones
+//   launch   as there with grid y used + 1: the last one is the shared expert
 //   early    before fs_begin a block hints at its weights, which no kernel of a step writes; with units only where
 //            `cols` says that unit y is of matrix y for y < cols: units of a routing are still being written
 #include "fourspark.h"
@@ -91,9 +97,8 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
 
 // Hints at what a warp reads of a matrix.
 template <class F>
-FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 cols) {
-  if (fs_bid_x() >= 1024 || (units ? (i32)fs_bid_y() >= cols : fs_bid_y() > 0)) return;
-  const FsTiled<F> w = fs_tiled_of<F>(packed, fs_bid_y(), m, blocks);
+FS_DEVICE void tiled_matrix_ahead(const u8* packed, u32 matrix, i32 m, i32 blocks) {
+  const FsTiled<F> w = fs_tiled_of<F>(packed, matrix, m, blocks);
   const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp() % TILED_SEGMENTS;
   const i32 tile = (i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2);
   if (tile >= w.tiles) return;
@@ -102,10 +107,20 @@ FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 
   }
 }
 
+template <class F>
+FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 cols) {
+  if (fs_bid_x() >= 1024 || (units ? (i32)fs_bid_y() >= cols : fs_bid_y() > 0)) return;
+  tiled_matrix_ahead<F>(packed, fs_bid_y(), m, blocks);
+}
+
+// The shared expert's blocks: which the routed ones read is not known yet.
+FS_DEVICE void tiled_shared_ahead(const u8* packed, u32 used, i32 m, i32 blocks) {
+  if (fs_bid_x() < 1024 && fs_bid_y() == used) tiled_matrix_ahead<FsFp4Fast>(packed, 0, m, blocks);
+}
+
 template <class F, int Q>
-FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
-                          float* y, i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
-  const FsTiledColumns my = fs_tiled_columns<Q>(units, order, cols);
+FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my, float* y,
+                          i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, u32 per, u32 table) {
   if (my.count <= 0) return;  // the same for all threads
   const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);
   const i32 log2 = fs_slots_log2(w.segments), tiles = TILED_SEGMENTS >> log2;
@@ -130,10 +145,8 @@ FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, 
 }
 
 template <class F, int Q>
-FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
-                             const u32* order, const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, i32 cols,
-                             u32 per, u32 table, float limit) {
-  const FsTiledColumns my = fs_tiled_columns<Q>(units, order, cols);
+FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my,
+                             const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, u32 per, u32 table, float limit) {
   if (my.count <= 0) return;
   const FsTiled<F> w = fs_tiled_of<F>(fs_warp() < TILED_SEGMENTS ? gate : up, my.expert, m, blocks);
   const i32 log2 = fs_slots_log2(w.segments), tiles = TILED_SEGMENTS >> log2;
@@ -163,7 +176,7 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
     tiled_ahead<F>(packed, units != nullptr, m, blocks, cols);                                                            \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                             \
-    tiled_gemv<F, Q>(sh, packed, q, meta, units, order, y, y_q, y_meta, m, blocks, cols, per, table);                     \
+    tiled_gemv<F, Q>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_##name##_##Q, 256)
 #define TILED_GATE_UP(name, F, Q)                                                                                         \
@@ -175,7 +188,8 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
     tiled_ahead<F>(fs_warp() < TILED_SEGMENTS ? gate : up, units != nullptr, m, blocks, cols);                            \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledTwo<Q>, sh);                                                                             \
-    tiled_gate_up<F, Q>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
+    tiled_gate_up<F, Q>(sh, gate, up, q, meta, fs_tiled_columns<Q>(units, order, cols), weights, h_q, h_meta, h, m,       \
+                        blocks, per, table, limit);                                                                       \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_##name##_##Q, 512)
 #define TILED(name, F)                                                                                                    \
@@ -194,3 +208,49 @@ TILED(mxfp4, FsMxfp4)
 TILED(fp4, FsFp4)
 TILED(fp6, FsFp6)
 TILED(fp8, FsFp8)
+
+// The last unit along y is the shared expert, alone in its stack.
+FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
+  if (fs_bid_y() == used) return FsTiledColumns{0, 0, 1, nullptr};
+  const u32x4 unit = units[fs_bid_y()];
+  return FsTiledColumns{unit.x, unit.y, (i32)unit.z < 1 ? (i32)unit.z : 1, nullptr};
+}
+
+#define TILED_WITH(name, F)                                                                                               \
+  FS_KERNEL(tiled_gate_up_with_##name, 512, 1)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
+                                               const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,        \
+                                               const float* FS_RESTRICT weights, i8* FS_RESTRICT h_q,                     \
+                                               fs_a8_meta* FS_RESTRICT h_meta, const u8* FS_RESTRICT shared_gate,         \
+                                               const u8* FS_RESTRICT shared_up, i8* FS_RESTRICT shared_q,                 \
+                                               fs_a8_meta* FS_RESTRICT shared_meta, i32 m, i32 blocks, u32 used,          \
+                                               u32 table, float limit, float shared_limit) {                              \
+    tiled_shared_ahead(fs_warp() < TILED_SEGMENTS ? shared_gate : shared_up, used, m, blocks);                            \
+    fs_begin();                                                                                                           \
+    FS_SHARED(TiledTwo<1>, sh);                                                                                           \
+    const FsTiledColumns my = tiled_one(units, used);                                                                     \
+    if (fs_bid_y() < used)                                                                                                \
+      tiled_gate_up<F, 1>(sh, gate, up, q, meta, my, weights, h_q, h_meta, nullptr, m, blocks, used, table, limit);       \
+    else                                                                                                                  \
+      tiled_gate_up<FsFp4Fast, 1>(sh, shared_gate, shared_up, q, meta, my, nullptr, shared_q, shared_meta, nullptr, m,    \
+                                  blocks, 1, 0, shared_limit);                                                            \
+  }                                                                                                                       \
+  FS_EXPORT(tiled_gate_up_with_##name, 512)                                                                               \
+  FS_KERNEL(tiled_gemv_with_##name, 256, 1)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                        \
+                                            const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,           \
+                                            float* FS_RESTRICT y, const u8* FS_RESTRICT shared,                           \
+                                            const i8* FS_RESTRICT shared_q, const fs_a8_meta* FS_RESTRICT shared_meta,    \
+                                            float* FS_RESTRICT shared_y, i32 m, i32 blocks, u32 used, u32 table) {        \
+    tiled_shared_ahead(shared, used, m, blocks);                                                                          \
+    fs_begin();                                                                                                           \
+    FS_SHARED(TiledOne<1>, sh);                                                                                           \
+    const FsTiledColumns my = tiled_one(units, used);                                                                     \
+    if (fs_bid_y() < used)                                                                                                \
+      tiled_gemv<F, 1>(sh, packed, q, meta, my, y, nullptr, nullptr, m, blocks, 1, table);                                \
+    else                                                                                                                  \
+      tiled_gemv<FsFp4Fast, 1>(sh, shared, shared_q, shared_meta, my, shared_y, nullptr, nullptr, m, blocks, 1, 0);       \
+  }                                                                                                                       \
+  FS_EXPORT(tiled_gemv_with_##name, 256)
+
+TILED_WITH(fp4f, FsFp4Fast)
+TILED_WITH(fp2, FsFp2)
+TILED_WITH(fp3, FsFp3)

@@ -9,6 +9,7 @@ mod compare;
 pub mod compress;
 pub mod dense;
 pub mod draws;
+mod experts;
 pub mod fp4f;
 pub mod grouped;
 pub mod hc;

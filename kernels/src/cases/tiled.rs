@@ -1,4 +1,4 @@
-//! Cases of `tiled.cu`: every format in tile order, alone and as experts.
+//! Cases of `tiled.cu`: every format in tile order, alone and as experts. Those of one token's experts stand beside.
 
 use fpx_quant::{Format, Fp2Dialect, Fp6Endpoint};
 
@@ -130,11 +130,12 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             }
         }
     }
+    outcomes.extend(super::experts::run(runner)?);
     Ok(outcomes)
 }
 
 /// Loads a stack and repacks it.
-fn load<R: Runner>(
+pub(super) fn load<R: Runner>(
     runner: &mut R,
     w: &Stack,
     raw: &[u8],

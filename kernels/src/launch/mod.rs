@@ -8,6 +8,7 @@ pub mod attend;
 pub mod bench;
 pub mod compress;
 pub mod dense;
+pub mod experts;
 pub mod fp4f;
 pub mod grouped;
 pub mod hc;

@@ -8,7 +8,7 @@ use super::route::UNIT_BYTES;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 
-const SOURCE: &str = "tiled.cu";
+pub(super) const SOURCE: &str = "tiled.cu";
 /// Most slots of a unit of work.
 pub const WIDE: usize = 4;
 
@@ -22,7 +22,7 @@ pub(super) struct Kind {
     words: usize,
     scales: usize,
     /// Levels of the codes as bytes, where the dialect decides.
-    table: u32,
+    pub(super) table: u32,
 }
 
 macro_rules! names {
@@ -130,7 +130,7 @@ impl Stack {
     }
 
     /// Blocks along x that hold all rows.
-    fn grid(&self, name: &'static str) -> Result<u32, KernelError> {
+    pub(super) fn grid(&self, name: &'static str) -> Result<u32, KernelError> {
         let segments = self.k.div_ceil(512).next_power_of_two().min(8);
         grid_x(name, self.rows.div_ceil(32).div_ceil(8 / segments) as u64)
     }

@@ -3,8 +3,8 @@
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
-use ds4_kernels::launch::tiled::Work;
-use ds4_kernels::launch::{grouped, route};
+use ds4_kernels::launch::tiled::{Stack, Work};
+use ds4_kernels::launch::{experts, grouped, route};
 
 use super::Pass;
 use crate::on_device::arena::Slot;
@@ -26,6 +26,9 @@ impl<R: Driver> Pass<'_, R> {
     pub(super) fn experts(&mut self, at: usize, w: &Moe, h: &mut Input) -> Result<(), KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let units = self.route(at, w, h)?;
+        if let Some(stacks) = together(w).filter(|_| n == 1) {
+            return self.one_token(w, h, &stacks, units.units);
+        }
         let plain = Units {
             work: Work::plain(n),
             ..units
@@ -60,6 +63,38 @@ impl<R: Driver> Pass<'_, R> {
             Some(stack) => self.gpu.stacked(&w.down, stack, &mut act, &one, y),
             None => Err(floats(&w.down)),
         }
+    }
+
+    /// The experts of a single token: routed and shared ones in one launch each way. `stacks`: of gate and up, and of
+    /// down; routed and shared.
+    fn one_token(
+        &mut self,
+        w: &Moe,
+        h: &mut Input,
+        [gate, down]: &[[Stack; 2]; 2],
+        units: Slot,
+    ) -> Result<(), KernelError> {
+        let (s, m) = (self.scratch, self.meta);
+        let used = m.n_used;
+        let units = units.rows(0, used, route::UNIT_BYTES);
+        let weights = s.weights.rows(0, used, 4);
+        let (act, shared) = (s.act.part(0, used), s.shared.part(0, 1));
+        h.quantise(self.gpu)?;
+        let shared_reads = [&w.shared_gate, &w.shared_up, &w.shared_down];
+        self.gpu.read += shared_reads.map(|w| w.slot.len).iter().sum::<u64>();
+        let limits = [w.clamp_routed, w.clamp_shared];
+        let call = experts::gate_up(&gate[0], &gate[1], used, limits)?;
+        let mut slots = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta, units];
+        slots.extend([weights, act.q, act.meta]);
+        slots.extend([w.shared_gate.slot, w.shared_up.slot]);
+        slots.extend([shared.q, shared.meta]);
+        self.gpu.put(&call, &slots)?;
+        let call = experts::down(&down[0], &down[1], used)?;
+        let y = s.y.rows(0, used, 4 * m.n_embd);
+        let block = s.block.rows(0, 1, 4 * m.n_embd);
+        let mut slots = vec![w.down.slot, act.q, act.meta, units, y];
+        slots.extend([w.shared_down.slot, shared.q, shared.meta, block]);
+        self.gpu.put(&call, &slots)
     }
 
     /// Experts of every token and their units of work.
@@ -159,6 +194,16 @@ impl<R: Driver> Pass<'_, R> {
         self.gpu.put(&call, &given)?;
         Ok(act)
     }
+}
+
+/// The stacks of gate and up, and of down, routed and shared, if there are kernels that take both at once.
+fn together(w: &Moe) -> Option<[[Stack; 2]; 2]> {
+    let both = |a: &Matrix, b: &Matrix| Some([a.tiles?, b.tiles?]).filter(|[a, b]| a == b);
+    let routed = both(&w.gate, &w.up)?[0];
+    let shared = both(&w.shared_gate, &w.shared_up)?[0];
+    let down = [w.down.tiles?, w.shared_down.tiles?];
+    let fit = experts::together(&routed, &shared) && experts::together(&down[0], &down[1]);
+    fit.then_some([[routed, shared], down])
 }
 
 /// Experts in floats are refused when weights are placed.
