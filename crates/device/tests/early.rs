@@ -107,9 +107,7 @@ fn everything_else_stands_in_full_order() {
         rig.memory.view(),
         rig.device.alloc(Place::Device, 64).unwrap(),
     );
-    let graph = stream
-        .capture(|s| s.fill(&view, 1))
-        .unwrap();
+    let graph = stream.capture(|s| s.fill(&view, 1)).unwrap();
     let between: [(&str, &dyn Fn()); 6] = [
         ("copy", &|| stream.copy(&view, &other.view()).unwrap()),
         ("fill", &|| stream.fill(&view, 0).unwrap()),
