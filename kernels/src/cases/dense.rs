@@ -56,19 +56,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             (4096, 1024, 1),
         ]);
     }
-    let mut sets: Vec<(&[usize], usize, usize)> = vec![
-        (&[33, 1, 70], 544, 1),
-        (&[5, 17, 8, 64, 3], 4608, 2),
-        (&[24, 9], 33, 3),
-        (&[40], 1000, 8),
-    ];
-    if depth == Depth::Full {
-        sets.extend([
-            (&[1024usize, 1024, 256, 256, 64] as &[usize], 4096, 1),
-            (&[1024, 1024, 256, 256, 64], 4096, 6),
-            (&[512, 512], 4096, 2),
-        ]);
-    }
+    let sets = sets(depth);
     let mut outcomes = Vec::new();
     for format in [Format::F32, Format::F16, Format::BF16] {
         for (rows, k, cols) in &shapes {
@@ -106,6 +94,26 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         }
     }
     Ok(outcomes)
+}
+
+/// Rows of matrices of one launch, their k, and columns.
+type Set = (&'static [usize], usize, usize);
+
+fn sets(depth: Depth) -> Vec<Set> {
+    let mut sets: Vec<Set> = vec![
+        (&[33, 1, 70], 544, 1),
+        (&[5, 17, 8, 64, 3], 4608, 2),
+        (&[24, 9], 33, 3),
+        (&[40], 1000, 8),
+    ];
+    if depth == Depth::Full {
+        sets.extend([
+            (&[1024usize, 1024, 256, 256, 64] as &[usize], 4096, 1),
+            (&[1024, 1024, 256, 256, 64], 4096, 6),
+            (&[512, 512], 4096, 2),
+        ]);
+    }
+    sets
 }
 
 /// Matrices in one launch, each as the CPU has it.
