@@ -122,9 +122,7 @@ mod tests {
         // 6 in cuda.h.
         assert_eq!(attribute.id as u32, 6);
         // SAFETY: the field that was written.
-        assert_eq!(
-            unsafe { attribute.value.programmaticStreamSerializationAllowed },
-            1
-        );
+        let allowed = unsafe { attribute.value.programmaticStreamSerializationAllowed };
+        assert_eq!(allowed, 1);
     }
 }
