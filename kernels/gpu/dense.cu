@@ -106,11 +106,11 @@ FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, i32 block, c
 
 // Hints at what a warp reads of its rows, 32 bytes a lane.
 template <int T, int WARPS, int R, int C>
-FS_DEVICE void dense_ahead(const u8* w, i32 m, i32 k) {
+FS_DEVICE void dense_ahead(i32 block, const u8* w, i32 m, i32 k) {
   constexpr u64 SIZE = T == DENSE_F32 ? 4 : 2, SEGMENT = FS_SEGMENT * SIZE;
   if (R * C == 64 || !fs_first_blocks()) return;
   const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = dense_log2(segments, WARPS), slots = WARPS >> log2;
-  const i32 warp = (i32)fs_warp(), row0 = ((i32)fs_bid_x() * slots + (warp >> log2)) * R;
+  const i32 warp = (i32)fs_warp(), row0 = (block * slots + (warp >> log2)) * R;
   for (i32 segment = warp & ((1 << log2) - 1); segment < segments; segment += WARPS) {
     FS_UNROLL for (int r = 0; r < R; r++) {
       if (row0 + r >= m) continue;
@@ -128,7 +128,7 @@ using DenseOf = DenseShared<WARPS, DenseOutputs<R, C>::N>;
 #define DENSE(name, T, WARPS, R, C, occupancy)                                                                            \
   FS_KERNEL(dense_##name, WARPS * 32, occupancy)(const u8* FS_RESTRICT w, const float* FS_RESTRICT x, float* FS_RESTRICT y, \
                                                  i32 m, i32 k, i32 cols) {                                                \
-    dense_ahead<T, WARPS, R, C>(w, m, k);                                                                                 \
+    dense_ahead<T, WARPS, R, C>((i32)fs_bid_x(), w, m, k);                                                                                 \
     fs_begin();                                                                                                           \
     typedef DenseOf<WARPS, R, C> Shared;                                                                                  \
     FS_SHARED(Shared, sh);                                                                                                \
@@ -143,24 +143,41 @@ struct DenseMatrices {
   i32 m[DENSE_SET];
 };
 
+struct DenseMine {
+  const u8* w;
+  float* y;
+  i32 m, block;
+};
+
 // The matrix of this block among those of the set, whose blocks lie behind each other.
-template <int T, int WARPS, int R, int C>
-FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const DenseMatrices& all, const float* x, i32 k, i32 cols) {
+template <int WARPS, int R>
+FS_DEVICE DenseMine dense_mine(const DenseMatrices& all, i32 k) {
   const i32 rows = (WARPS >> dense_log2((k + FS_SEGMENT - 1) / FS_SEGMENT, WARPS)) * R;
-  const u8* w = all.w[0];
-  float* y = all.y[0];
-  i32 m = all.m[0], block = (i32)fs_bid_x(), first = 0;
+  DenseMine my = {all.w[0], all.y[0], all.m[0], (i32)fs_bid_x()};
+  i32 first = 0;
   FS_UNROLL for (int i = 0; i < DENSE_SET; i++) {
     const i32 blocks = (all.m[i] + rows - 1) / rows;
     if ((i32)fs_bid_x() >= first && blocks > 0) {
-      w = all.w[i];
-      y = all.y[i];
-      m = all.m[i];
-      block = (i32)fs_bid_x() - first;
+      my.w = all.w[i];
+      my.y = all.y[i];
+      my.m = all.m[i];
+      my.block = (i32)fs_bid_x() - first;
     }
     first += blocks;
   }
-  dense<T, WARPS, R, C>(sh, block, w, x, y, m, k, cols);
+  return my;
+}
+
+template <int T, int WARPS, int R, int C>
+FS_DEVICE void dense_set_ahead(const DenseMatrices& all, i32 k) {
+  const DenseMine my = dense_mine<WARPS, R>(all, k);
+  dense_ahead<T, WARPS, R, C>(my.block, my.w, my.m, k);
+}
+
+template <int T, int WARPS, int R, int C>
+FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const DenseMatrices& all, const float* x, i32 k, i32 cols) {
+  const DenseMine my = dense_mine<WARPS, R>(all, k);
+  dense<T, WARPS, R, C>(sh, my.block, my.w, x, my.y, my.m, k, cols);
 }
 
 #define DENSE_SET_OF(name, T, R, C, occupancy)                                                                            \
@@ -169,6 +186,8 @@ FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const De
                                           float* FS_RESTRICT y2, const u8* FS_RESTRICT w3, float* FS_RESTRICT y3,         \
                                           const u8* FS_RESTRICT w4, float* FS_RESTRICT y4, i32 m0, i32 m1, i32 m2,        \
                                           i32 m3, i32 m4, i32 k, i32 cols) {                                              \
+    dense_set_ahead<T, 8, R, C>(DenseMatrices{{w0, w1, w2, w3, w4}, {y0, y1, y2, y3, y4}, {m0, m1, m2, m3, m4}}, k);      \
+    fs_begin();                                                                                                           \
     typedef DenseOf<8, R, C> Shared;                                                                                      \
     FS_SHARED(Shared, sh);                                                                                                \
     const DenseMatrices all = {{w0, w1, w2, w3, w4}, {y0, y1, y2, y3, y4}, {m0, m1, m2, m3, m4}};                         \

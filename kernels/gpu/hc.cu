@@ -111,6 +111,8 @@ FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const float* base, 
                            const HcOut& out, i32 d, float r, float rms_eps, float eps) {
   const u64 row = (u64)fs_bid_x() * (u64)d;
   const i32 thread = (i32)fs_tid();
+  float weights[HC_EACH];  // all reads before the first write, so that they overlap
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) weights[t] = t * HC_THREADS + thread < d ? norm[t * HC_THREADS + thread] : 0.0f;
   if (thread < HC_STREAMS) {
     const float pre = fs_add(fs_sigmoid(fs_fma(fs_mul(sh.m[thread], r), scale, base[thread])), eps);
     sh.mix[thread] = pre;
@@ -127,8 +129,10 @@ FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const float* base, 
   }
   fs_barrier();
   const float ru = hc_factor(sh, sh.u, d, rms_eps);
-  for (i32 i = thread; i < d; i += HC_THREADS) {  // with blocks d is a multiple of 32: whole warps
-    const float v = fs_mul(fs_mul(sh.u[i], ru), norm[i]);
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) {
+    const i32 i = t * HC_THREADS + thread;
+    if (i >= d) continue;  // with blocks d is a multiple of 32: whole warps
+    const float v = fs_mul(fs_mul(sh.u[i], ru), weights[t]);
     if (out.q)
       fs_a8_store(v, row + (u64)i, out.q, out.meta, out.h);
     else

@@ -7,10 +7,10 @@
 //   shapes   x [n][4][d] f32; w [24][4 d]; block, slots, mix as hc_post, out [n][4][d] f32 (not x), or all null;
 //            part [n][segments][25] f32, segments = ceil(4 d / 512)
 //   launch   grid (segments, n) of 256 threads: a segment of x' in shared memory, three rows of W a warp
-//   early    hints at the block's weights (0012)
 //   cost     a segment: 20 bytes an element of x' and 4 a slot, and 24 weights; reads x four times in all, from a
 //            cache. Bound by latency: what it saves is a launch and two passes over x
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1
+//   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_dense.h"
 #include "fs_hc.h"
@@ -42,15 +42,17 @@ FS_DEVICE void dots_weights(float (&ws)[DOTS_MINE][DOTS_STEPS], const u8* w, u32
     }
 }
 
-// Hints at the block's part of W.
+// Hints at what a warp reads of W, 32 bytes a lane.
 template <int T>
 FS_DEVICE void hc_dots_ahead(const u8* w, i32 d) {
-  constexpr u32 SIZE = T == DENSE_F32 ? 4 : 2, LINES = FS_SEGMENT * SIZE / 128;
+  constexpr u64 SIZE = T == DENSE_F32 ? 4 : 2, SEGMENT = FS_SEGMENT * SIZE;
+  if (!fs_first_blocks()) return;
   const u64 row = (u64)(FS_STREAMS * d) * SIZE;
-  for (u32 i = fs_tid(); i < FS_SITE * LINES; i += DOTS_THREADS) {
-    const u64 at = (u64)fs_bid_x() * FS_SEGMENT * SIZE + i % LINES * 128;
-    if (at < row) fs_ahead(w + i / LINES * row + at);
-  }
+  FS_UNROLL for (int r = 0; r < DOTS_MINE; r++)
+    FS_UNROLL for (u64 i = 0; i < SEGMENT; i += 1024) {
+      const u64 at = (u64)fs_bid_x() * SEGMENT + i + fs_lane() * 32;
+      if (at < row) fs_ahead(w + (u64)(fs_warp() + (u32)(r * DOTS_WARPS)) * row + at);
+    }
 }
 
 template <int T>
@@ -58,13 +60,19 @@ FS_DEVICE void hc_dots(DotsShared& sh, const float* x, const u8* w, const FsHcBl
   const u64 token = fs_bid_y();
   const u32 all = (u32)(FS_STREAMS * from.d), first = fs_bid_x() * FS_SEGMENT;
   float ws[DOTS_MINE][DOTS_STEPS];
-  dots_weights<T>(ws, w, first, all);
+  dots_weights<T>(ws, w, first, all);  // needs nothing of this pass
   x += token * all;
-  FS_UNROLL for (u32 i = fs_tid(); i < FS_SEGMENT; i += DOTS_THREADS) {
+  constexpr int EACH = FS_SEGMENT / DOTS_THREADS;
+  float mine[EACH];  // all reads before the first write, so that they overlap
+  FS_UNROLL for (int n = 0; n < EACH; n++) {
+    const u32 e = first + (u32)(n * DOTS_THREADS) + fs_tid();
+    mine[n] = e < all ? dots_element(x, from, mix + token * FS_SITE, token, e) : 0.0f;
+  }
+  FS_UNROLL for (int n = 0; n < EACH; n++) {
+    const u32 i = (u32)(n * DOTS_THREADS) + fs_tid();
     if (first + i >= all) continue;
-    const float v = dots_element(x, from, mix + token * FS_SITE, token, first + i);
-    sh.x[i] = v;
-    if (out) out[token * all + first + i] = v;
+    sh.x[i] = mine[n];
+    if (out) out[token * all + first + i] = mine[n];
   }
   fs_barrier();
   float p[DOTS_MINE + 1];

@@ -20,6 +20,9 @@
 #include "fs_a8.h"
 #include "fs_math.h"
 
+// Elements of a thread that are read together.
+static constexpr int RMS_AHEAD = 4;
+
 struct RmsShared {
   float part[8];
 };
@@ -47,12 +50,21 @@ FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS 
   }
   const float r = fs_rsqrt(fs_add(fs_div(total, (float)n), eps));
   const u64 out = (u64)fs_bid_x() * (u64)n;
-  for (i32 k = (i32)fs_tid(); k < n; k += 256) {  // with blocks n is a multiple of 32: whole warps
-    const float unit = fs_mul(row[k], r), v = w ? fs_mul(unit, w[k]) : unit;
-    if (q)
-      fs_a8_store(v, out + (u64)k, q, meta, y);
-    else
-      y[out + (u64)k] = v;
+  for (i32 first = (i32)fs_tid(); first < n; first += 256 * RMS_AHEAD) {
+    float v[RMS_AHEAD];  // reads before writes, so that they overlap
+    FS_UNROLL for (int i = 0; i < RMS_AHEAD; i++) {
+      const i32 k = first + 256 * i;
+      const float unit = k < n ? fs_mul(row[k], r) : 0.0f;
+      v[i] = w && k < n ? fs_mul(unit, w[k]) : unit;
+    }
+    FS_UNROLL for (int i = 0; i < RMS_AHEAD; i++) {
+      const i32 k = first + 256 * i;
+      if (k >= n) continue;  // with blocks n is a multiple of 32: whole warps
+      if (q)
+        fs_a8_store(v[i], out + (u64)k, q, meta, y);
+      else
+        y[out + (u64)k] = v[i];
+    }
   }
 }
 FS_EXPORT(rms_norm, 256)
