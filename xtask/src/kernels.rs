@@ -286,6 +286,14 @@ amdhsa.kernels:
     .vgpr_spill_count: 0
 ";
 
+    /// A-42: kernels are compiled for both AMD architectures, each source for each.
+    #[test]
+    fn a_42_both_amd_architectures_are_compiled() {
+        for arch in ["gfx1151", "gfx1201"] {
+            assert!(AMD.contains(&arch), "{arch}");
+        }
+    }
+
     #[test]
     fn figures_are_read_from_metadata() {
         let lines = figures(NOTES, "gfx1151");

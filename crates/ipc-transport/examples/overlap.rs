@@ -17,13 +17,15 @@ fn main() {
 }
 
 #[cfg(target_os = "linux")]
+mod common;
+
+#[cfg(target_os = "linux")]
 fn main() {
     linux::main();
 }
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::os::fd::AsFd;
     use std::path::PathBuf;
     use std::sync::Arc;
     use std::time::Instant;
@@ -37,10 +39,10 @@ mod linux {
     use engine_core::seams::AheadCounts;
     use engine_core::{Target, TokenId};
     use gguf::{Gguf, OpenOptions};
-    use ipc_transport::launch::Process;
-    use ipc_transport::probe::Probe;
-    use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Shape};
+    use ipc_transport::remote::{Choice, RemoteBackbone};
     use ipc_transport::worker;
+
+    use crate::common::{process, remote, served};
 
     fn source(name: &str) -> (PathBuf, GgufSource) {
         let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models");
@@ -63,24 +65,8 @@ mod linux {
     fn drafter(target: &CpuTarget) -> DsparkDrafter<RemoteBackbone> {
         let (file, source) = source("tiny-draft.gguf");
         let model = Arc::new(DraftModel::load(&source).unwrap());
-        let options = backbone::Options::default();
-        let shape = Shape {
-            dims: worker::dims(&model, &options),
-            verify_max: options.verify_max as u32,
-            kv_round: options.kv_round,
-            threads: 1,
-            file,
-        };
-        let plan = Plan {
-            transport: Choice::Shared,
-            ..Plan::new(shape)
-        };
-        let process = Process {
-            program: std::env::current_exe().unwrap(),
-            args: vec!["worker".into()],
-            env: Vec::new(),
-        };
-        let remote = RemoteBackbone::start(plan, Box::new(process)).unwrap();
+        let dims = worker::dims(&model, &backbone::Options::default());
+        let remote = remote(dims, file, Choice::Shared, process());
         DsparkDrafter::new(model, remote, target.info(), Arc::clone(target.pool())).unwrap()
     }
 
@@ -150,9 +136,7 @@ mod linux {
 
     pub(super) fn main() {
         let args: Vec<String> = std::env::args().skip(1).collect();
-        if args.first().is_some_and(|a| a == "worker") {
-            let control = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-            let _ = worker::run(control, None, Probe::default(), worker::load);
+        if served(&args, worker::load) {
             return;
         }
         let number = |at: usize, default: u32| args.get(at).map_or(default, |n| n.parse().unwrap());

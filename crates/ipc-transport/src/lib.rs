@@ -32,6 +32,8 @@ pub mod frame;
 #[cfg(target_os = "linux")]
 pub mod handshake;
 #[cfg(target_os = "linux")]
+mod heap;
+#[cfg(target_os = "linux")]
 pub mod launch;
 #[cfg(target_os = "linux")]
 pub mod link;

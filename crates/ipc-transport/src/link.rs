@@ -12,6 +12,7 @@ use engine_core::mutant::mutant;
 use crate::channel;
 use crate::error::LinkError;
 use crate::frame::{self, BODY_MAX, HEADER, Header};
+use crate::heap;
 use crate::probe::{Point, Probe};
 use crate::region::Region;
 
@@ -106,6 +107,7 @@ impl Link {
     pub fn attach(&mut self, payload: Payload, capacity: usize) {
         self.payload = Some(payload);
         self.capacity = capacity;
+        heap::keep(capacity);
     }
 
     /// Most bytes of a payload.
@@ -247,7 +249,7 @@ impl Link {
         watch: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
         let bytes = self.announced(header)?;
-        self.take_parts(header, &mut [words.room(bytes)], deadline, watch)
+        self.take_bytes(header, words.room(bytes), deadline, watch)
     }
 
     /// Bytes of payload of a frame that was received, if they fit and are there to be taken.
@@ -270,43 +272,73 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Takes the payload of a frame that was announced into parts, one after the other, which are as long
-    /// as it together.
+    /// Takes the payload of a frame that was announced into `to`.
     ///
     /// # Errors
     /// Any [`LinkError`]; `Corrupt` for a payload of another size, of which nothing is read.
-    pub fn take_parts(
+    pub fn take_bytes(
         &self,
         header: &Header,
-        parts: &mut [&mut [u8]],
+        to: &mut [u8],
         deadline: Option<Instant>,
         watch: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if to.is_empty() {
+            return self.expect(header, 0);
+        }
+        match self.source(header, to.len())? {
+            Payload::Region(region) => region.read(0, to),
+            Payload::Stream(stream) if !mutant(346) => {
+                channel::read_exact(stream, to, deadline, watch)
+            }
+            Payload::Stream(_) => Ok(()),
+        }
+    }
+
+    /// Takes the payload of a frame that was announced: two blocks of `n` values.
+    ///
+    /// # Errors
+    /// Any [`LinkError`]; `Corrupt` for a payload of another size, of which nothing is read.
+    pub fn take_blocks(
+        &self,
+        header: &Header,
+        n: usize,
+        deadline: Option<Instant>,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<[Vec<f32>; 2], LinkError> {
+        if n == 0 {
+            self.expect(header, 0)?;
+            return Ok([Vec::new(), Vec::new()]);
+        }
+        let block = n.saturating_mul(4);
+        match self.source(header, block.saturating_mul(2))? {
+            Payload::Region(region) => Ok([region.floats(0, n)?, region.floats(block, n)?]),
+            Payload::Stream(stream) => {
+                let mut blocks = [vec![0.0; n], vec![0.0; n]];
+                for block in &mut blocks {
+                    let bytes = bytemuck::cast_slice_mut(block);
+                    channel::read_exact(stream, bytes, deadline, watch)?;
+                }
+                Ok(blocks)
+            }
+        }
+    }
+
+    /// Refuses a payload of another size.
+    fn expect(&self, header: &Header, bytes: usize) -> Result<(), LinkError> {
         if header.payload != bytes as u64 {
             return Err(LinkError::corrupt("payload", bytes, header.payload));
         }
-        if bytes == 0 {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Where the payload of a frame is taken from, if it has so many bytes.
+    fn source(&self, header: &Header, bytes: usize) -> Result<&Payload, LinkError> {
+        self.expect(header, bytes)?;
         self.probe
             .at(Point::CopyIn)
             .map_err(LinkError::io("copy in"))?;
-        let mut at = 0;
-        for part in parts {
-            match &self.payload {
-                Some(Payload::Region(region)) => region.read(at, part)?,
-                Some(Payload::Stream(stream)) if !mutant(346) => {
-                    channel::read_exact(stream, part, deadline, watch)?;
-                }
-                Some(Payload::Stream(_)) => {}
-                None => {
-                    let expected = "none in the handshake";
-                    return Err(LinkError::corrupt("payload", expected, bytes));
-                }
-            }
-            at += part.len();
-        }
-        Ok(())
+        let missing = || LinkError::corrupt("payload", "none in the handshake", bytes);
+        self.payload.as_ref().ok_or_else(missing)
     }
 }

@@ -279,6 +279,28 @@ impl Region {
         Ok(())
     }
 
+    /// Copies `n` values out of the payload, from byte `at` on.
+    ///
+    /// # Errors
+    /// `Corrupt` if they would reach outside.
+    pub fn floats(&self, at: usize, n: usize) -> Result<Vec<f32>, LinkError> {
+        let bytes = n.saturating_mul(4);
+        self.check(at, bytes)?;
+        let mut values = Vec::<f32>::with_capacity(n);
+        let to = values.as_mut_ptr().cast::<u8>();
+        for piece in (0..bytes).step_by(PIECE) {
+            // SAFETY: inside the mapping, by the check.
+            let from = unsafe { self.at.as_ptr().add(PAYLOAD_AT + at + piece) };
+            // SAFETY: inside the vector's memory, which holds `n` values of four bytes.
+            let to = unsafe { to.add(piece) };
+            // SAFETY: as in `put`; both ranges are valid for what is left of `bytes`.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, PIECE.min(bytes - piece)) };
+        }
+        // SAFETY: all `n` values were written above, and any four bytes are an f32.
+        unsafe { values.set_len(n) };
+        Ok(values)
+    }
+
     fn check(&self, at: usize, n: usize) -> Result<(), LinkError> {
         match at.checked_add(n) {
             Some(end) if end <= self.capacity => Ok(()),
@@ -350,6 +372,10 @@ mod tests {
         let mut got = [0; 10];
         other.read(9_990, &mut got).unwrap();
         assert_eq!(&got, b"0123456789");
+        let values: Vec<f32> = (0..2500).map(|v| v as f32).collect();
+        other.write(0, bytemuck::cast_slice(&values)).unwrap();
+        assert_eq!(region.floats(0, 2500).unwrap(), values);
+        assert_eq!(region.floats(8, 700).unwrap(), values[2..702]);
         other.reply().publish(3, 4);
         region.reply().consume(3, 4).unwrap();
         assert!(other.file().is_none());
@@ -396,6 +422,7 @@ mod tests {
         for (at, n) in [(0, 101), (100, 1), (usize::MAX, 2), (1, 100)] {
             let mut bytes = vec![0; n];
             assert!(region.write(at, &bytes).is_err() && region.read(at, &mut bytes).is_err());
+            assert!(region.floats(at, n).is_err());
         }
         region.write(0, &[1; 100]).unwrap();
         region.check_header(&NONCE).unwrap();

@@ -152,7 +152,8 @@ pub fn line(claim: &ExternalClaim) -> String {
 mod tests {
     use super::*;
 
-    /// C-33: the cited baselines are there, with their sources, and none is comparable.
+    /// C-33, A-34: the cited baselines are there, with their sources, and none is comparable; what has no
+    /// source yet, the reference's own figure with a worker among it, is listed as open.
     #[test]
     fn c_33_cited_baselines_are_external_claims() {
         let (claims, open) = parse(FILE).unwrap();

@@ -370,6 +370,16 @@ mod tests {
         }
     }
 
+    /// shared memory with names is for the crate of the worker alone.
+    #[test]
+    fn a_43_named_shared_memory_stays_in_one_crate() {
+        let named = "[dependencies]\nshared_memory.workspace = true";
+        assert!(found("ipc-transport", named).is_empty());
+        for other in ["server", "fourspark", "dspark-draft"] {
+            assert_eq!(found(other, named).len(), 1, "{other}");
+        }
+    }
+
     #[test]
     fn a_crate_without_a_row_is_found() {
         assert!(found("newcomer", "")[0].contains("newcomer"));

@@ -7,6 +7,7 @@ mod allow;
 mod docs;
 mod layers;
 mod ratchet;
+mod rows;
 mod rust;
 mod size;
 pub(crate) mod source;
@@ -58,6 +59,7 @@ const RULES: &[Rule] = &[
     ("link", docs::links),
     ("decision", docs::decisions),
     ("figure", docs::figures),
+    ("row", rows::check),
     ("ratchet", ratchet::check),
 ];
 
@@ -83,7 +85,11 @@ pub(crate) fn examine(workspace: &Workspace) -> Result<Outcome, Failure> {
         }
     }
     let size = size::summary(&tree);
-    let note = format!("{} rules, {} files, {size}", RULES.len(), tree.files.len());
+    let (rules, files) = (RULES.len(), tree.files.len());
+    let note = format!(
+        "{rules} rules, {files} files, {size}; {}",
+        rows::summary(&tree)
+    );
     Ok(Outcome {
         findings,
         unsafety: rust::unsafe_counts(&tree),

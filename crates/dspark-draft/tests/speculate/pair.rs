@@ -94,7 +94,7 @@ fn few(plan: &Arc<SamplePlan>) {
     assert_covered(&seen);
 }
 
-/// A rejection at every position of a heavy window, at two widths.
+/// a rejection at every position of a heavy window, at two widths.
 #[test]
 fn rejections_at_every_phase_leave_nothing_behind() {
     let mut t = pair().target();

@@ -100,6 +100,11 @@ fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
         let expected = "auto without a draft worker";
         return Err(refusal("draft transport", expected, transport.name()));
     }
+    if let (WorkerMode::Off, Some(command)) = (mode, &worker.command) {
+        let expected = "none without a draft worker";
+        let got = command.program.display();
+        return Err(refusal("draft worker program", expected, got));
+    }
     Ok(())
 }
 

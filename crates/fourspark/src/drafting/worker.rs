@@ -101,7 +101,7 @@ pub struct WorkerOptions {
     pub transport: WorkerTransport,
     /// Whether it begins the next draft while the target verifies.
     pub overlap: bool,
-    /// What to start.
+    /// What to start; refused without a worker.
     pub command: Option<WorkerCommand>,
 }
 

@@ -55,16 +55,16 @@ impl Session {
         Ok(message)
     }
 
-    /// Takes the payload of a reply to `to`, one part after the other.
+    /// Takes the payload of a reply to `to`.
     pub(super) fn payload(
         &self,
         header: &Header,
-        to: &mut [&mut [u8]],
+        to: &mut [u8],
         until: Instant,
     ) -> Result<(), LinkError> {
         let up = self.life.up().ok_or(LinkError::Closed)?;
         let watch = up.watch.as_ref().map(AsFd::as_fd);
-        up.link.take_parts(header, to, Some(until), watch)
+        up.link.take_bytes(header, to, Some(until), watch)
     }
 
     /// Takes a reply: rows, a refusal, or what is no reply to what was asked.
@@ -119,21 +119,17 @@ impl Session {
             let (want, got) = (2 * 4 * values, message.header.payload);
             return Err(LinkError::corrupt("bytes of the answer", want, got));
         }
-        let mut answer = DraftRows {
+        let up = self.life.up().ok_or(LinkError::Closed)?;
+        let watch = up.watch.as_ref().map(AsFd::as_fd);
+        let blocks = up
+            .link
+            .take_blocks(&message.header, values, Some(until), watch)?;
+        let [normed, pre_norm] = blocks;
+        Ok(DraftRows {
             rows,
-            normed: vec![0.0; values],
-            pre_norm: vec![0.0; values],
-        };
-        let DraftRows {
-            normed, pre_norm, ..
-        } = &mut answer;
-        let (normed, pre_norm) = (normed.as_mut_slice(), pre_norm.as_mut_slice());
-        let mut parts = [
-            bytemuck::cast_slice_mut(normed),
-            bytemuck::cast_slice_mut(pre_norm),
-        ];
-        self.payload(&message.header, &mut parts, until)?;
-        Ok(answer)
+            normed,
+            pre_norm,
+        })
     }
 
     /// A step that was refused goes without drafts; several in a row are as good as a loss.

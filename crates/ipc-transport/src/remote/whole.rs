@@ -70,7 +70,7 @@ impl Session {
         let up = self.life.up().ok_or(LinkError::Closed)?;
         let size = up.link.announced(header)?;
         let mut bytes = vec![0; size];
-        self.payload(header, &mut [&mut bytes], until)?;
+        self.payload(header, &mut bytes, until)?;
         Ok(bytes)
     }
 

@@ -214,6 +214,9 @@ pub(crate) struct ModelArgs {
     /// required [default: off].
     #[arg(long, value_name = "MODE")]
     pub(crate) draft_worker: Option<fourspark::WorkerMode>,
+    /// The program of that process, which speaks this one's protocol [default: this one].
+    #[arg(long, value_name = "FILE", requires = "draft_worker")]
+    pub(crate) draft_worker_program: Option<PathBuf>,
     /// How rows travel to that process: shared (memory), stream, auto [default: auto].
     #[arg(long, value_name = "TRANSPORT")]
     pub(crate) draft_transport: Option<fourspark::WorkerTransport>,

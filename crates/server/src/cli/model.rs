@@ -61,12 +61,12 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
     let switches = switching::effective();
     let mode = switches.value("draft.worker").parse().ok();
     let transport = switches.value("draft.transport").parse().ok();
-    // The same program, even where its file has been replaced.
-    let program = PathBuf::from("/proc/self/exe");
+    let named = args.draft_worker_program.clone();
     let isa = switches.settings().iter();
     let isa = isa.filter(|s| s.switch.name == "cpu.isa");
     let command = WorkerCommand {
-        program,
+        // The same program, even where its file has been replaced.
+        program: named.clone().unwrap_or_else(|| "/proc/self/exe".into()),
         args: vec!["draft-worker".into()],
         env: isa
             .map(|s| (s.switch.variable.into(), s.value.as_str().into()))
@@ -82,7 +82,8 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
         mode,
         transport: args.draft_transport.or(transport).unwrap_or_default(),
         overlap: asked.unwrap_or(overlap),
-        command: Some(command),
+        // One that was named and has nothing to serve is refused.
+        command: (mode != WorkerMode::Off || named.is_some()).then_some(command),
     }
 }
 

@@ -9,7 +9,9 @@ mod common;
 
 mod alone;
 mod faults;
+mod misdeeds;
 mod serve;
+mod stand_in;
 mod start;
 
 use std::path::{Path, PathBuf};

@@ -4,25 +4,28 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-const ASK: [&str; 9] = [
-    "run",
-    "What is the capital of France?",
-    "--ctx",
-    "256",
-    "--max-tokens",
-    "24",
-    "--threads",
-    "1",
-    "--draft",
-];
+const QUESTION: &str = "What is the capital of France?";
 
-fn run(more: &[&str]) -> Output {
-    let args = ASK.iter().chain(more);
+/// Arguments that ask for one answer with the shipped drafter.
+fn asking(question: &str) -> Vec<&str> {
+    let rest = "--ctx 256 --max-tokens 24 --threads 1 --draft";
+    ["run", question]
+        .into_iter()
+        .chain(rest.split(' '))
+        .collect()
+}
+
+pub(crate) fn ask(question: &str, more: &[&str]) -> Output {
     crate::program()
-        .args(args)
+        .args(asking(question))
+        .args(more)
         .stdin(Stdio::null())
         .output()
         .unwrap()
+}
+
+fn run(more: &[&str]) -> Output {
+    ask(QUESTION, more)
 }
 
 /// The same in a shell where no file can be made longer: shared memory among them.
@@ -31,16 +34,16 @@ fn run_without_memory(more: &[&str]) -> Output {
     shell.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]);
     shell
         .arg(env!("CARGO_BIN_EXE_fourspark"))
-        .args(ASK)
+        .args(asking(QUESTION))
         .args(more);
     shell.stdin(Stdio::null()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-fn object(output: &Output) -> Value {
+pub(crate) fn object(output: &Output) -> Value {
     assert!(output.status.success(), "{}", said(output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -120,6 +123,11 @@ fn a_12_a_required_worker_that_cannot_be_is_78() {
     assert_eq!(idle.status.code(), Some(1));
     assert!(
         said(&idle).contains("draft transport: expected auto without a draft worker, got stream")
+    );
+    let idle = run(&["--draft-worker", "off", "--draft-worker-program", "x"]);
+    assert_eq!(idle.status.code(), Some(1));
+    assert!(
+        said(&idle).contains("draft worker program: expected none without a draft worker, got x")
     );
 }
 

@@ -18,6 +18,7 @@ fn values_that_cannot_be_meant_are_refused() {
     assert!(parse("--draft-source suffix --draft-policy ewma").is_ok());
     assert!(parse("--draft --draft-worker required --draft-transport shared").is_ok());
     assert!(parse("--draft --draft-worker required --draft-overlap on").is_ok());
+    assert!(parse("--draft --draft-worker auto --draft-worker-program x").is_ok());
     for bad in [
         "--temperature -1",
         "--temperature NaN",
@@ -37,6 +38,7 @@ fn values_that_cannot_be_meant_are_refused() {
         "--draft-worker on",
         "--draft-overlap 1",
         "--draft-transport pipe",
+        "--draft --draft-worker-program x",
         "--unknown",
     ] {
         let error = parse(bad).unwrap_err();
