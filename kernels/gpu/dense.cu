@@ -15,7 +15,6 @@
 //   cost     the bytes of W once for each y of the grid; 2 flops a weight and column. A lane loads R weights and C
 //            activations for R * C fmas: with R = 1 and C = 8 loads from the L1 bind it, hence R = 4 and 8
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
-//   early    all but _many: before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_dense.h"
 #include "fs_math.h"
@@ -104,31 +103,12 @@ FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, i32 block, c
   }
 }
 
-// Hints at what a warp reads of its rows, 32 bytes a lane.
-template <int T, int WARPS, int R, int C>
-FS_DEVICE void dense_ahead(i32 block, const u8* w, i32 m, i32 k) {
-  constexpr u64 SIZE = T == DENSE_F32 ? 4 : 2, SEGMENT = FS_SEGMENT * SIZE;
-  if (R * C == 64 || !fs_first_blocks()) return;
-  const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = dense_log2(segments, WARPS), slots = WARPS >> log2;
-  const i32 warp = (i32)fs_warp(), row0 = (block * slots + (warp >> log2)) * R;
-  for (i32 segment = warp & ((1 << log2) - 1); segment < segments; segment += WARPS) {
-    FS_UNROLL for (int r = 0; r < R; r++) {
-      if (row0 + r >= m) continue;
-      FS_UNROLL for (u64 i = 0; i < SEGMENT; i += 1024) {
-        const u64 at = (u64)segment * SEGMENT + i + fs_lane() * 32;
-        if (at < (u64)k * SIZE) fs_ahead(w + (u64)(row0 + r) * (u64)k * SIZE + at);
-      }
-    }
-  }
-}
-
 template <int WARPS, int R, int C>
 using DenseOf = DenseShared<WARPS, DenseOutputs<R, C>::N>;
 
 #define DENSE(name, T, WARPS, R, C, occupancy)                                                                            \
   FS_KERNEL(dense_##name, WARPS * 32, occupancy)(const u8* FS_RESTRICT w, const float* FS_RESTRICT x, float* FS_RESTRICT y, \
                                                  i32 m, i32 k, i32 cols) {                                                \
-    dense_ahead<T, WARPS, R, C>((i32)fs_bid_x(), w, m, k);                                                                                 \
     fs_begin();                                                                                                           \
     typedef DenseOf<WARPS, R, C> Shared;                                                                                  \
     FS_SHARED(Shared, sh);                                                                                                \
@@ -169,12 +149,6 @@ FS_DEVICE DenseMine dense_mine(const DenseMatrices& all, i32 k) {
 }
 
 template <int T, int WARPS, int R, int C>
-FS_DEVICE void dense_set_ahead(const DenseMatrices& all, i32 k) {
-  const DenseMine my = dense_mine<WARPS, R>(all, k);
-  dense_ahead<T, WARPS, R, C>(my.block, my.w, my.m, k);
-}
-
-template <int T, int WARPS, int R, int C>
 FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const DenseMatrices& all, const float* x, i32 k, i32 cols) {
   const DenseMine my = dense_mine<WARPS, R>(all, k);
   dense<T, WARPS, R, C>(sh, my.block, my.w, x, my.y, my.m, k, cols);
@@ -186,7 +160,6 @@ FS_DEVICE void dense_set(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, const De
                                           float* FS_RESTRICT y2, const u8* FS_RESTRICT w3, float* FS_RESTRICT y3,         \
                                           const u8* FS_RESTRICT w4, float* FS_RESTRICT y4, i32 m0, i32 m1, i32 m2,        \
                                           i32 m3, i32 m4, i32 k, i32 cols) {                                              \
-    dense_set_ahead<T, 8, R, C>(DenseMatrices{{w0, w1, w2, w3, w4}, {y0, y1, y2, y3, y4}, {m0, m1, m2, m3, m4}}, k);      \
     fs_begin();                                                                                                           \
     typedef DenseOf<8, R, C> Shared;                                                                                      \
     FS_SHARED(Shared, sh);                                                                                                \

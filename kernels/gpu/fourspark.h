@@ -12,8 +12,8 @@
 //   * shared memory is one struct a kernel (FS_SHARED), so that the executor can place, bound and
 //     poison it;
 //   * float arithmetic through fs_add, fs_mul, fs_fma, fs_div, fs_sqrt: no contraction, no flush;
-//   * the first statement is fs_begin(), or hints about weights (a call of a function that ends in
-//     _ahead) and then fs_begin(): before it a kernel touches no memory (docs/adr/0012-early-launch.md).
+//   * the first statement is fs_begin(): before it a kernel touches no memory
+//     (docs/adr/0012-early-launch.md).
 #pragma once
 
 #if defined(__HIP__) || defined(__HIPCC_RTC__)
@@ -219,20 +219,6 @@ FS_DEVICE void fs_begin() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-
-// A hint that the cache line of an address will be read soon. Gives no value, so that it may stand before fs_begin:
-// whatever is written later is written to the same second-level cache. The address is inside of a buffer.
-FS_DEVICE void fs_ahead(const void* p) {
-#if FS_EARLY
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-#else
-  (void)p;
-#endif
-}
-
-// Whether a block is one of those that hints are for: the first row of the grid, as others read the same weights, and
-// no more blocks than a device starts at once, as the others start late anyway.
-FS_DEVICE bool fs_first_blocks() { return fs_bid_y() == 0 && fs_bid_x() < 1024; }
 
 // ---- IEEE f32, each one rounding, never contracted
 

@@ -21,7 +21,6 @@
 //   choice   the same bits: wide where there are enough rows to fill the device, else gemv
 // fp4f_gemv_pair, fp4f_gemv_wide_pair: two matrices of the same activation row in one launch, as fp4f_gemv_1 and
 // fp4f_gemv_wide_1; the second one's blocks lie behind the first one's, grid (first + all of the second)
-//   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_fp4.h"
 #include "fs_math.h"
@@ -114,13 +113,6 @@ FS_DEVICE Fp4fUnit fp4f_unit(const fs_tile32& w, i32 tile, u32 row, i32 group) {
   return u;
 }
 
-FS_DEVICE void fp4f_unit_ahead(const fs_tile32& w, i32 tile, u32 row, i32 group) {
-  if (group >= w.groups) return;
-  const u32x4* line = fs_tile32_codes(w, tile, group, 0) + row;
-  FS_UNROLL for (u32 j = 0; j < 4; j++) fs_ahead(line + j * 32);
-  fs_ahead(fs_tile32_scales(w, tile, group / 4) + row);
-}
-
 // Adds the sums of a pass's segments, `part` [slot << log2 | segment][column][row], to the totals, and
 // writes them after the last pass. `total` belongs to the one output a thread has if there are
 // several passes.
@@ -155,13 +147,6 @@ FS_DEVICE Fp4fPlace fp4f_place(const fs_tile32& w, i32 block) {
   const i32 half_tile = block * (GEMV_SEGMENTS >> log2) + (warp / 2 >> log2);
   const i32 local = (warp / 2 & ((1 << log2) - 1)) * 4 + warp % 2 * 2 + lane / 16;
   return Fp4fPlace{log2, half_tile, local, (u32)(half_tile % 2 * 16 + lane % 16)};
-}
-
-FS_DEVICE void fp4f_gemv_ahead(const u8* packed, i32 m, i32 blocks, i32 block) {
-  const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const Fp4fPlace at = fp4f_place(w, block);
-  if (!fs_first_blocks() || at.half_tile >= w.tiles * 2) return;
-  for (i32 pass = 0; pass < w.segments; pass += GEMV_SEGMENTS) fp4f_unit_ahead(w, at.half_tile / 2, at.row, pass * 4 + at.local);
 }
 
 template <int Q>
@@ -211,16 +196,6 @@ struct Fp4fWideShared {
   float part[GEMV_SEGMENTS][Q][32];
 };
 
-FS_DEVICE void fp4f_gemv_wide_ahead(const u8* packed, i32 m, i32 blocks, i32 block) {
-  const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp();
-  const i32 tile = block * (GEMV_SEGMENTS >> log2) + (warp >> log2);
-  if (!fs_first_blocks() || tile >= w.tiles) return;
-  for (i32 segment = warp & ((1 << log2) - 1); segment < w.segments; segment += GEMV_SEGMENTS) {
-    FS_UNROLL for (i32 g = 0; g < 4; g++) fp4f_unit_ahead(w, tile, fs_lane(), segment * 4 + g);
-  }
-}
-
 template <int Q>
 FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
                               i32 cols, i32 block) {
@@ -266,14 +241,12 @@ FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8*
    i32 m, i32 blocks, i32 cols)
 #define FP4F_GEMV(Q)                                           \
   FS_KERNEL(fp4f_gemv_##Q, 512, 2) FP4F_GEMV_ARGS {            \
-    fp4f_gemv_ahead(packed, m, blocks, (i32)fs_bid_x());       \
     fs_begin();                                                \
     FS_SHARED(Fp4fGemvShared<Q>, sh);                          \
     fp4f_gemv<Q>(sh, packed, q, meta, y, m, blocks, cols, (i32)fs_bid_x()); \
   }                                                            \
   FS_EXPORT(fp4f_gemv_##Q, 512)                                \
   FS_KERNEL(fp4f_gemv_wide_##Q, 256, 2) FP4F_GEMV_ARGS {       \
-    fp4f_gemv_wide_ahead(packed, m, blocks, (i32)fs_bid_x());  \
     fs_begin();                                                \
     FS_SHARED(Fp4fWideShared<Q>, sh);                          \
     fp4f_gemv_wide<Q>(sh, packed, q, meta, y, m, blocks, cols, (i32)fs_bid_x()); \
@@ -283,22 +256,10 @@ FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8*
 FP4F_GEMV(1)
 FP4F_GEMV(2)
 
-// A pair's block hints at the matrix it has.
-FS_DEVICE void fp4f_pair_ahead(bool wide, const u8* w0, const u8* w1, i32 m0, i32 m1, i32 blocks, i32 first) {
-  const i32 block = (i32)fs_bid_x(), mine = block >= first ? block - first : block, m = block >= first ? m1 : m0;
-  const u8* w = block >= first ? w1 : w0;
-  if (wide) {
-    fp4f_gemv_wide_ahead(w, m, blocks, mine);
-  } else {
-    fp4f_gemv_ahead(w, m, blocks, mine);
-  }
-}
-
 #define FP4F_PAIR(name, Shared, THREADS)                                                                                   \
   FS_KERNEL(name##_pair, THREADS, 2)(const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta, const u8* FS_RESTRICT w0, \
                                      float* FS_RESTRICT y0, const u8* FS_RESTRICT w1, float* FS_RESTRICT y1, i32 m0,       \
                                      i32 m1, i32 blocks, i32 first, i32 cols) {                                            \
-    fp4f_pair_ahead(THREADS == 256, w0, w1, m0, m1, blocks, first);                                                        \
     fs_begin();                                                                                                            \
     FS_SHARED(Shared, sh);                                                                                                 \
     const i32 block = (i32)fs_bid_x();                                                                                     \

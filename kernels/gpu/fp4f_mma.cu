@@ -9,7 +9,6 @@
 //   launch   8 warps a block, a warp one segment of 16 rows; a block holds 16 rows (8 or more
 //            segments, at most 32) or 16 * floor(8 / segments)
 //   cost     17 bytes a block; per block one step of 16 x N x 32 and 2 flops an output
-//   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 // fp4f_gemm_*: any number of columns
 //   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 or 32
 //            columns, weights decoded straight into its registers, activations staged in shared
@@ -79,26 +78,8 @@ FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
 }
 
-FS_DEVICE void fp4f_narrow_ahead(const u8* packed, i32 m, i32 blocks) {
-  const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 warps_of = w.segments < 8 ? w.segments : 8, per_block = 8 / warps_of;
-  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, half = (i32)fs_bid_x() * per_block + slot;
-  if (!fs_first_blocks() || slot >= per_block || half >= w.tiles * 2) return;
-  const u32 row = (u32)(half % 2) * 16 + fs_lane() % 16;
-  for (i32 segment = warp % warps_of; segment < w.segments; segment += 8) {
-    // Half of a warp the even groups, half the odd ones.
-    FS_UNROLL for (i32 g = 0; g < 4; g += 2) {
-      const i32 group = segment * 4 + g + (i32)fs_lane() / 16;
-      if (group >= w.groups) continue;
-      FS_UNROLL for (u32 j = 0; j < 4; j++) fs_ahead(fs_tile32_codes(w, half / 2, group, j) + row);
-    }
-    fs_ahead(fs_tile32_scales(w, half / 2, segment) + row);
-  }
-}
-
 FS_KERNEL(fp4f_mma_n, 256, 3)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                               float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
-  fp4f_narrow_ahead(packed, m, blocks);
   fs_begin();
   FS_SHARED(Fp4fNarrowShared, sh);
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));

@@ -42,16 +42,6 @@ FS_DEVICE void fs_tiled_load(FsTiledGroup<F>& out, const FsTiled<F>& w, i32 tile
   FS_UNROLL for (int j = 0; j < F::SCALES; j++) out.scales[j] = scale[(F::SCALES == 2 ? safe % 2 * 2 : safe % 4) + j];
 }
 
-// Hints at four blocks of this lane's row.
-template <class F>
-FS_DEVICE void fs_tiled_hint(const FsTiled<F>& w, i32 tile, i32 group) {
-  if (group >= w.groups) return;
-  const u32x4* line = w.codes + ((u64)tile * (u64)w.groups + (u64)group) * F::WORDS * 32 + fs_lane();
-  FS_UNROLL for (int j = 0; j < F::WORDS; j++) fs_ahead(line + j * 32);
-  const i32 part = group % 4;  // the first groups of a segment hint at its scales
-  if (part < F::SCALES) fs_ahead(w.scales + (((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES + (u64)part) * 32 + fs_lane());
-}
-
 // The activations of a pass.
 template <int Q>
 struct FsTiledInput {

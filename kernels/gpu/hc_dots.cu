@@ -10,7 +10,6 @@
 //   cost     a segment: 20 bytes an element of x' and 4 a slot, and 24 weights; reads x four times in all, from a
 //            cache. Bound by latency: what it saves is a launch and two passes over x
 //   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1
-//   early    before fs_begin a block hints at its weights, which no kernel of a step writes
 #include "fourspark.h"
 #include "fs_dense.h"
 #include "fs_hc.h"
@@ -39,19 +38,6 @@ FS_DEVICE void dots_weights(float (&ws)[DOTS_MINE][DOTS_STEPS], const u8* w, u32
       const u32 e = first + (u32)(i * 32) + fs_lane();
       const u64 row = (u64)(fs_warp() + (u32)(r * DOTS_WARPS)) * all;
       ws[r][i] = e < all ? dense_weight<T>(w, row + e) : 0.0f;
-    }
-}
-
-// Hints at what a warp reads of W, 32 bytes a lane.
-template <int T>
-FS_DEVICE void hc_dots_ahead(const u8* w, i32 d) {
-  constexpr u64 SIZE = T == DENSE_F32 ? 4 : 2, SEGMENT = FS_SEGMENT * SIZE;
-  if (!fs_first_blocks()) return;
-  const u64 row = (u64)(FS_STREAMS * d) * SIZE;
-  FS_UNROLL for (int r = 0; r < DOTS_MINE; r++)
-    FS_UNROLL for (u64 i = 0; i < SEGMENT; i += 1024) {
-      const u64 at = (u64)fs_bid_x() * SEGMENT + i + fs_lane() * 32;
-      if (at < row) fs_ahead(w + (u64)(fs_warp() + (u32)(r * DOTS_WARPS)) * row + at);
     }
 }
 
@@ -98,7 +84,6 @@ FS_DEVICE void hc_dots(DotsShared& sh, const float* x, const u8* w, const FsHcBl
   FS_KERNEL(hc_dots_##name, 256, 1)(const float* FS_RESTRICT x, const u8* FS_RESTRICT w, const float* FS_RESTRICT block,   \
                                     const float* FS_RESTRICT slots, const float* FS_RESTRICT mix, float* FS_RESTRICT out, \
                                     float* FS_RESTRICT part, i32 d, i32 used) {                                           \
-    hc_dots_ahead<T>(w, d);                                                                                               \
     fs_begin();                                                                                                           \
     FS_SHARED(DotsShared, sh);                                                                                            \
     hc_dots<T>(sh, x, w, FsHcBlock{block, slots, d, used}, mix, out, part);                                               \

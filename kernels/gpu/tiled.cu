@@ -10,7 +10,7 @@
 //   formula  y[slot][row] = sum over blocks of d * t (rules 2, 3) of matrix `expert` of the slot's unit
 //   shapes   q [inputs][k] i8, meta [inputs][blocks] of a8_quantise; units [grid y] {expert, first place,
 //            slots, 0} and order [slots], or null (order null: place = slot); input row = slot / per;
-//            without units: matrix 0, slots 0 .. cols - 1; with units cols is a hint (early). y [slots][m] f32 or null;
+//            without units: matrix 0, slots 0 .. cols - 1. y [slots][m] f32 or null;
 //            y_q [slots][m] i8 and y_meta [slots][m / 32] of a8_quantise of y (rule 1), m a multiple of 32, or null
 //   launch   grid (blocks of tiles, units) of 256 threads: a warp one segment of 32 rows; a block holds
 //            the 8 segments of its rows or, if there are at most 4, 2, 1, as many times the rows
@@ -28,8 +28,6 @@
 //            (gate and up) or the slot's (down), and without units for the shared expert
 //   shapes   as there; the shared matrices have the shape of the routed ones
 //   launch   as there with grid y used + 1: the last one is the shared expert
-//   early    before fs_begin a block hints at its weights, which no kernel of a step writes; with units only where
-//            `cols` says that unit y is of matrix y for y < cols: units of a routing are still being written
 #include "fourspark.h"
 #include "fs_a8.h"
 #include "fs_formats.h"
@@ -95,29 +93,6 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
   return total;
 }
 
-// Hints at what a warp reads of a matrix.
-template <class F>
-FS_DEVICE void tiled_matrix_ahead(const u8* packed, u32 matrix, i32 m, i32 blocks) {
-  const FsTiled<F> w = fs_tiled_of<F>(packed, matrix, m, blocks);
-  const i32 log2 = fs_slots_log2(w.segments), warp = (i32)fs_warp() % TILED_SEGMENTS;
-  const i32 tile = (i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2);
-  if (tile >= w.tiles) return;
-  for (i32 segment = warp & ((1 << log2) - 1); segment < w.segments; segment += TILED_SEGMENTS) {
-    FS_UNROLL for (i32 g = 0; g < 4; g++) fs_tiled_hint<F>(w, tile, segment * 4 + g);
-  }
-}
-
-template <class F>
-FS_DEVICE void tiled_ahead(const u8* packed, bool units, i32 m, i32 blocks, i32 cols) {
-  if (fs_bid_x() >= 1024 || (units ? (i32)fs_bid_y() >= cols : fs_bid_y() > 0)) return;
-  tiled_matrix_ahead<F>(packed, fs_bid_y(), m, blocks);
-}
-
-// The shared expert's blocks: which the routed ones read is not known yet.
-FS_DEVICE void tiled_shared_ahead(const u8* packed, u32 used, i32 m, i32 blocks) {
-  if (fs_bid_x() < 1024 && fs_bid_y() == used) tiled_matrix_ahead<FsFp4Fast>(packed, 0, m, blocks);
-}
-
 template <class F, int Q>
 FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my, float* y,
                           i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, u32 per, u32 table) {
@@ -173,7 +148,6 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                              const u32* FS_RESTRICT order, float* FS_RESTRICT y, i8* FS_RESTRICT y_q,     \
                                              fs_a8_meta* FS_RESTRICT y_meta, i32 m, i32 blocks, i32 cols, u32 per,        \
                                              u32 table) {                                                                 \
-    tiled_ahead<F>(packed, units != nullptr, m, blocks, cols);                                                            \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                             \
     tiled_gemv<F, Q>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
@@ -185,7 +159,6 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                                 const u32* FS_RESTRICT order, const float* FS_RESTRICT weights,           \
                                                 i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h, \
                                                 i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {           \
-    tiled_ahead<F>(fs_warp() < TILED_SEGMENTS ? gate : up, units != nullptr, m, blocks, cols);                            \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledTwo<Q>, sh);                                                                             \
     tiled_gate_up<F, Q>(sh, gate, up, q, meta, fs_tiled_columns<Q>(units, order, cols), weights, h_q, h_meta, h, m,       \
@@ -224,7 +197,6 @@ FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
                                                const u8* FS_RESTRICT shared_up, i8* FS_RESTRICT shared_q,                 \
                                                fs_a8_meta* FS_RESTRICT shared_meta, i32 m, i32 blocks, u32 used,          \
                                                u32 table, float limit, float shared_limit) {                              \
-    tiled_shared_ahead(fs_warp() < TILED_SEGMENTS ? shared_gate : shared_up, used, m, blocks);                            \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledTwo<1>, sh);                                                                                           \
     const FsTiledColumns my = tiled_one(units, used);                                                                     \
@@ -240,7 +212,6 @@ FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
                                             float* FS_RESTRICT y, const u8* FS_RESTRICT shared,                           \
                                             const i8* FS_RESTRICT shared_q, const fs_a8_meta* FS_RESTRICT shared_meta,    \
                                             float* FS_RESTRICT shared_y, i32 m, i32 blocks, u32 used, u32 table) {        \
-    tiled_shared_ahead(shared, used, m, blocks);                                                                          \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<1>, sh);                                                                                           \
     const FsTiledColumns my = tiled_one(units, used);                                                                     \

@@ -341,7 +341,6 @@ pub(super) fn mixture<R: Runner>(
         per,
         wide,
         ordered: true,
-        fixed: 0,
     };
     let [gate, up, down] = &mix.files;
     let buffers = [

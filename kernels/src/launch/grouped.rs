@@ -97,7 +97,6 @@ mod tests {
             per: 1,
             wide,
             ordered: true,
-            fixed: 0,
         }
     }
 

@@ -166,9 +166,6 @@ pub struct Work {
     pub wide: usize,
     /// Whether units count places in an order, or slots.
     pub ordered: bool,
-    /// Unit i is of matrix i for the first this many units, whatever is still being written: lets the product hint at
-    /// those matrices before the kernel ahead has ended. 0 where a routing chooses.
-    pub fixed: usize,
 }
 
 impl Work {
@@ -180,7 +177,6 @@ impl Work {
             per: 1,
             wide: 0,
             ordered: false,
-            fixed: 0,
         }
     }
 
@@ -241,24 +237,10 @@ impl Work {
 
     fn sizes(&self, call: Call, w: &Stack, table: u32) -> Result<Call, KernelError> {
         let name = call.kernel;
-        let fits = self.fixed <= w.matrices;
-        require(
-            name,
-            "fixed units",
-            "at most the matrices",
-            self.fixed,
-            fits,
-        )?;
-        // With units the kernels do not need the number of slots.
-        let hint = if self.wide > 0 {
-            self.fixed
-        } else {
-            self.slots
-        };
         Ok(call
             .arg(Arg::I32(int(name, "rows", w.rows)?))
             .arg(Arg::I32(int(name, "blocks", w.k / 32)?))
-            .arg(Arg::I32(int(name, "slots", hint)?))
+            .arg(Arg::I32(int(name, "slots", self.slots)?))
             .arg(Arg::U32(
                 int(name, "slots a row", self.per)?.cast_unsigned(),
             ))
@@ -410,17 +392,8 @@ mod tests {
         assert!(gemv(&w, &work).is_err(), "a unit of five");
         (work.wide, work.per) = (4, 4);
         assert!(gemv(&w, &work).is_err(), "six slots of rows of four");
-        (work.per, work.fixed) = (6, 3);
-        assert!(
-            gemv(&w, &work).is_err(),
-            "three fixed units of two matrices"
-        );
-        work.fixed = 2;
-        let (call, free) = (gemv(&w, &work).unwrap(), Work { fixed: 0, ..work });
-        let slots = |call: &Call| call.args()[call.args().len() - 3];
-        assert_eq!(slots(&call), Arg::I32(2));
-        assert_eq!(slots(&gemv(&w, &free).unwrap()), Arg::I32(0));
-        assert_eq!(slots(&gemv(&w, &Work::plain(9)).unwrap()), Arg::I32(9));
+        work.per = 6;
+        assert!(gemv(&w, &work).is_ok());
         assert_eq!(gemv(&w, &Work::plain(9)).unwrap().grid[1], 3);
         assert_eq!(
             gemv(&w, &Work::plain(1)).unwrap().kernel,

@@ -319,7 +319,6 @@ mod tests {
             per: 1,
             wide: grouped::wide(slots, matrices),
             ordered: true,
-            fixed: 0,
         }
     }
 

@@ -425,7 +425,6 @@ fn experts() -> Result<Vec<Item>> {
                 per,
                 wide: 1,
                 ordered: false,
-                fixed: 0,
             };
             let call = tiled::gate_up(&wide, &work(USED), true, false, 10.0)?;
             let name = format!("{format} gate and up of {slots} experts");

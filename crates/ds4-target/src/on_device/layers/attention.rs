@@ -303,8 +303,6 @@ impl<R: Driver> Pass<'_, R> {
                         per: 1,
                         wide,
                         ordered: true,
-                        // One unit a group, in their order.
-                        fixed: if wide == n { m.o_groups } else { 0 },
                     },
                     units: self.inputs.group_units,
                     order: self.inputs.group_order,

@@ -149,7 +149,6 @@ impl<R: Driver> Pass<'_, R> {
                 per: m.n_used,
                 wide,
                 ordered: n > 1,
-                fixed: 0,
             },
             units: list,
             order,
