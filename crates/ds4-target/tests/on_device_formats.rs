@@ -134,4 +134,7 @@ fn dense_matrices_in_fp4_fast_and_compressors_in_halves_equal_the_cpu() {
     assert_eq!((of("gate_up_with"), of("gemv_with")), (7, 7));
     let launches = on_device.counts().launches - before;
     assert_eq!(launches, 134, "{clocked:#?}");
+    let read = |c: Option<engine_core::seams::Counters>| c.unwrap().weight_bytes.unwrap();
+    let (got, want) = (read(on_device.counters()), read(on_cpu.counters()));
+    assert_eq!(got, want, "bytes of weights read");
 }

@@ -28,6 +28,14 @@ pub(crate) struct Matrix {
     pub(crate) slot: Slot,
 }
 
+impl Matrix {
+    /// Bytes of its weights as their format has them: what tile order pads is not counted, so that devices compare.
+    pub(crate) fn bytes(&self) -> u64 {
+        let raw = self.tiles.as_ref().map(Stack::raw_bytes);
+        raw.and_then(Result::ok).unwrap_or(self.slot.len)
+    }
+}
+
 /// A hyper-connection site.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {

@@ -35,7 +35,7 @@ pub struct TargetInfo {
 /// them, to know which path was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes of weights that products read, each matrix once a pass, as the device holds them; `None` where that is
+    /// Bytes of weights that products read, each matrix once a pass, in the bytes of its format; `None` where that is
     /// not counted.
     pub weight_bytes: Option<u64>,
     /// Groups of work that ran: products of one region on a CPU, kernels on a device. The same for the

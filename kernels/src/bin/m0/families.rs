@@ -201,26 +201,6 @@ fn small() -> Result<Vec<Item>> {
                 n_rot: ROT,
             },
         );
-        let span = |row, ratio, overlap, ring| Pass {
-            row,
-            ratio,
-            overlap,
-            ring,
-            tokens: n,
-            sequences: 1,
-            eps: 1e-6,
-        };
-        let spots: Vec<u8> = (4095..4095 + n as u32)
-            .flat_map(|pos| {
-                Spot {
-                    pos,
-                    first: 4095,
-                    end: 4095 + n as u32,
-                    sequence: 0,
-                }
-                .bytes()
-            })
-            .collect();
         let beside = |u| hc::Beside { u, a8: true };
         let mut push = |name: &str, call| items.push(Item::new(format!("{name}, {n} rows"), call));
         push("hc_pre", hc::pre(&site, hc::Dots::Whole, beside(false))?);
@@ -242,26 +222,53 @@ fn small() -> Result<Vec<Item>> {
         push("hc_post", hc::post(n, D, 0)?);
         push("hc_post with slots", hc::post(n, D, USED)?);
         push("rms_norm 1024", norm::rms(n, 1024, true, true, 1e-6)?);
-        for (name, call) in [
-            (
-                "compress_kv ratio 4",
-                compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
-            ),
-            (
-                "compress_index ratio 4",
-                compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
-            ),
-            (
-                "compress_kv ratio 128",
-                compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
-            ),
-        ] {
-            items.push(Item::new(format!("{name}, {n} rows"), call).give(7, spots.clone()));
-        }
-        let call = compress::keep(&span(key, 4, 2, 16))?;
-        items.push(Item::new(format!("compress_keep, {n} rows"), call).give(3, spots));
+        items.extend(compressed(n, key, head)?);
         items.extend(stored_and_routed(n, &key)?);
     }
+    Ok(items)
+}
+
+/// Rows of compressors at a window's end.
+fn compressed(n: usize, key: Row, head: Row) -> Result<Vec<Item>> {
+    let mut items = Vec::new();
+    let span = |row, ratio, overlap, ring| Pass {
+        row,
+        ratio,
+        overlap,
+        ring,
+        tokens: n,
+        sequences: 1,
+        eps: 1e-6,
+    };
+    let spots: Vec<u8> = (4095..4095 + n as u32)
+        .flat_map(|pos| {
+            Spot {
+                pos,
+                first: 4095,
+                end: 4095 + n as u32,
+                sequence: 0,
+            }
+            .bytes()
+        })
+        .collect();
+    for (name, call) in [
+        (
+            "compress_kv ratio 4",
+            compress::rows(&span(key, 4, 2, 16), Kind::Kv, 2048)?,
+        ),
+        (
+            "compress_index ratio 4",
+            compress::rows(&span(head, 4, 2, 16), Kind::Index, 2048)?,
+        ),
+        (
+            "compress_kv ratio 128",
+            compress::rows(&span(key, 128, 1, 256), Kind::Kv, 64)?,
+        ),
+    ] {
+        items.push(Item::new(format!("{name}, {n} rows"), call).give(7, spots.clone()));
+    }
+    let call = compress::keep(&span(key, 4, 2, 16))?;
+    items.push(Item::new(format!("compress_keep, {n} rows"), call).give(3, spots));
     Ok(items)
 }
 
