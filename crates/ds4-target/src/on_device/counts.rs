@@ -59,17 +59,17 @@ impl<R: Driver> DeviceTarget<R> {
         Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 
-    /// Bytes of weights that products read since the start: each matrix of a pass
-    /// once, of each layer's experts those that the pass visited. Waits for the device.
+    /// Bytes of weights that products read since the start: each matrix of a pass once, of each layer's experts
+    /// those that the pass visited. Waits for the device.
     pub(super) fn weight_bytes(&self) -> Result<u64, Fault> {
         let visits = self.words(self.scratch.visits)?;
         let experts = self.model.meta.n_expert as u64;
         let layers = self.weights.layers.iter().zip(visits);
         let routed = layers.map(|(layer, visits)| {
             let stacks = [&layer.moe.gate, &layer.moe.up, &layer.moe.down];
-            visits * (stacks.iter().map(|w| w.bytes()).sum::<u64>() / experts)
+            visits * (stacks.iter().map(|w| w.bytes).sum::<u64>() / experts)
         });
-        Ok(self.read + routed.sum::<u64>())
+        Ok(self.gpu.read + routed.sum::<u64>())
     }
 }
 

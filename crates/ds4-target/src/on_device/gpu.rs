@@ -26,8 +26,8 @@ pub(crate) struct Gpu<R: Driver> {
     arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
     staging: Option<Staging<R>>,
-    /// Bytes of matrices that the products put so far read each time they run, without those of stacks of which a
-    /// list says which are read.
+    /// Bytes of matrices that products read since the arenas were made, without those of stacks of which a list says
+    /// which are read.
     pub(crate) read: u64,
     /// Times launches while there is one.
     pub(crate) clock: Option<Clock<R>>,
@@ -63,6 +63,7 @@ impl<R: Driver> Gpu<R> {
         let ring = Staging::new(device, SLOTS, staging)?;
         self.arenas = Some(arenas);
         self.staging = Some(ring);
+        self.read = 0;
         Ok(())
     }
 

@@ -118,7 +118,7 @@ impl<R: Driver> Gpu<R> {
     ) -> Result<(), KernelError> {
         let n = input.n;
         let out = out.rows(0, n, 4 * w.rows);
-        self.read += w.bytes();
+        self.read += w.bytes;
         let Some(stack) = &w.tiles else {
             let call = dense::product(w.format, w.rows, w.k, n)?;
             return self.put(&call, &[w.slot, input.rows.x, out]);
@@ -162,7 +162,7 @@ impl<R: Driver> Gpu<R> {
             let mut rest = pair.iter();
             return rest.try_for_each(|(w, out)| self.product(w, input, *out));
         };
-        self.read += a.bytes() + b.bytes();
+        self.read += a.bytes + b.bytes;
         input.quantise(self)?;
         let processors = self.device().facts().processors as usize;
         let w = [Tile32::new(a.rows, a.k)?, Tile32::new(b.rows, b.k)?];
@@ -183,7 +183,7 @@ impl<R: Driver> Gpu<R> {
         if let [(w, out)] = set {
             return self.product(w, input, *out);
         }
-        self.read += set.iter().map(|(w, _)| w.bytes()).sum::<u64>();
+        self.read += set.iter().map(|(w, _)| w.bytes).sum::<u64>();
         let rows: Vec<usize> = set.iter().map(|(w, _)| w.rows).collect();
         let call = dense::set(format, &rows, input.rows.k, input.n)?;
         let each = |(w, out): &(&Matrix, Slot)| [w.slot, out.rows(0, input.n, 4 * w.rows)];
@@ -295,7 +295,7 @@ impl<R: Driver> Gpu<R> {
 /// Bytes of matrices that are all read; none where a list says which are.
 fn read_whole(w: &[&Matrix], work: &Work) -> u64 {
     match work.wide {
-        0 => w.iter().map(|w| w.bytes()).sum(),
+        0 => w.iter().map(|w| w.bytes).sum(),
         _ => 0,
     }
 }

@@ -70,8 +70,6 @@ pub struct DeviceTarget<R: Driver> {
     inputs: Vec<u8>,
     in_flight: Option<Ticket>,
     pub(super) passes: u64,
-    /// Bytes of weights read by products, without experts.
-    pub(super) read: u64,
     sampler: Sampler,
 }
 
@@ -120,7 +118,6 @@ impl<R: Driver> DeviceTarget<R> {
             inputs: Vec::new(),
             in_flight: None,
             passes: 0,
-            read: 0,
             options,
             model,
         })
@@ -263,7 +260,6 @@ impl<R: Driver> DeviceTarget<R> {
         };
         let way = self.answers.draws.way(part.out.clone());
         let stream = Arc::clone(&self.gpu.stream);
-        let before = self.gpu.read;
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
@@ -278,16 +274,16 @@ impl<R: Driver> DeviceTarget<R> {
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
-            self.read += self.graphs.run(shape, &stream, || {
+            let replayed = self.graphs.run(shape, &stream, || {
                 let before = pass.gpu.read;
                 pass.layers(&tapped)?;
                 pass.head(0, rows, way)?;
                 Ok(pass.gpu.read - before)
             })?;
+            pass.gpu.read += replayed;
         } else {
             pass.layers(&tapped)?;
         }
-        let before = if graph { pass.gpu.read } else { before };
         for first in (0..rows).step_by(most) {
             let n = most.min(rows - first);
             if !graph {
@@ -296,7 +292,6 @@ impl<R: Driver> DeviceTarget<R> {
             let row = part.out.start + first;
             self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
         }
-        self.read += pass.gpu.read - before;
         let features = part
             .pieces
             .clone()

@@ -26,14 +26,8 @@ pub(crate) struct Matrix {
     /// Tile order; `None`: file order.
     pub(crate) tiles: Option<Stack>,
     pub(crate) slot: Slot,
-}
-
-impl Matrix {
-    /// Bytes of its weights as their format has them: what tile order pads is not counted, so that devices compare.
-    pub(crate) fn bytes(&self) -> u64 {
-        let raw = self.tiles.as_ref().map(Stack::raw_bytes);
-        raw.and_then(Result::ok).unwrap_or(self.slot.len)
-    }
+    /// Bytes in the file: what tile order pads is not counted as read, so that devices compare.
+    pub(crate) bytes: u64,
 }
 
 /// A hyper-connection site.
@@ -207,6 +201,7 @@ impl<'a> Plan<'a> {
             k: t.k,
             tiles: None,
             slot,
+            bytes: t.bytes().len() as u64,
         })
     }
 
@@ -237,6 +232,7 @@ impl<'a> Plan<'a> {
             k: t.k,
             tiles: Some(stack),
             slot,
+            bytes: t.bytes().len() as u64,
         })
     }
 

@@ -291,7 +291,7 @@ impl<R: Driver> Pass<'_, R> {
         let group = m.n_head * m.head_dim / m.o_groups;
         let slots = n * m.o_groups;
         // Every group has a slot of every token: all matrices are read.
-        self.gpu.read += w.o_a.bytes();
+        self.gpu.read += w.o_a.bytes;
         let low = s.low.part(0, n);
         let blocks = match &w.o_a.tiles {
             Some(stack) => {

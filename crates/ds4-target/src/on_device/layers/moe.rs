@@ -81,7 +81,7 @@ impl<R: Driver> Pass<'_, R> {
         let (act, shared) = (s.act.part(0, used), s.shared.part(0, 1));
         h.quantise(self.gpu)?;
         let shared_reads = [&w.shared_gate, &w.shared_up, &w.shared_down];
-        self.gpu.read += shared_reads.map(|w| w.bytes()).iter().sum::<u64>();
+        self.gpu.read += shared_reads.map(|w| w.bytes).iter().sum::<u64>();
         let limits = [w.clamp_routed, w.clamp_shared];
         let call = experts::gate_up(&gate[0], &gate[1], used, limits)?;
         let mut slots = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta, units];

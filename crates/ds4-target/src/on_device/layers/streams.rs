@@ -83,7 +83,7 @@ impl<R: Driver> Pass<'_, R> {
         let (n, d) = (self.n(), self.meta.n_embd);
         let open = self.streams.open.take();
         let call = hc::dots(site.mix.format, n, d, open)?;
-        self.gpu.read += site.mix.bytes();
+        self.gpu.read += site.mix.bytes;
         let mut slots = vec![self.x(), site.mix.slot];
         if let Some(used) = open {
             slots.extend(self.given(used));
