@@ -266,6 +266,14 @@ impl<D: Drafter> Drafter for Chooser<D> {
         self.model.close(seq);
     }
 
+    fn forget(&mut self) {
+        self.calibration = Default::default();
+        self.chosen = [0; 2];
+        self.spared = 0;
+        self.copy.forget();
+        self.model.forget();
+    }
+
     /// For the model; a copy takes no time. Not where a copy was just taken without asking it.
     fn ahead(&mut self, target: &mut dyn Target, spans: &[Verifying<'_>]) -> Result<(), Fault> {
         let asked = |span: &&Verifying<'_>| self.seen.get(&span.seq).is_none_or(|s| s.skips == 0);

@@ -9,6 +9,7 @@ mod index;
 
 use std::collections::HashMap;
 
+use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, Proposal};
 use engine_core::{Drafter, Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 
@@ -39,22 +40,49 @@ impl Default for SuffixOptions {
     }
 }
 
-/// Copies proposed after a match of so many tokens: how many were right.
+/// Copies after a match of so many tokens: how many were right.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     right: f64,
     all: f64,
+    /// Of them, those that were proposed.
+    proposed: f64,
 }
 
 /// Copies counted in a record before old ones fade.
 const MEMORY: f64 = 64.0;
+
+/// The same while the record knows prompts only. They tell how much a text repeats itself, but an answer is
+/// another text: a few of its own copies weigh more.
+const PROMPT_MEMORY: f64 = 16.0;
+
+/// Copies proposed after which prompts are not asked any more.
+const TOLD: f64 = 16.0;
 
 /// What a match of `len` tokens promises before anything was seen, as (right, all).
 fn prior(len: usize) -> Record {
     // One token in 1.5 goes wrong after a short match, one in 20 after a long one.
     let all = 4.0;
     let right = all * (1.0 - 1.0 / (1.0 + 0.6 * len as f64)).min(0.95);
-    Record { right, all }
+    let proposed = 0.0;
+    Record {
+        right,
+        all,
+        proposed,
+    }
+}
+
+impl Record {
+    fn observe(&mut self, right: bool, memory: f64) {
+        if self.all >= memory {
+            let keep = 1.0 - 1.0 / memory;
+            (self.right, self.all) = (self.right * keep, self.all * keep);
+        }
+        self.all += 1.0;
+        self.right += f64::from(u8::from(right));
+        // Never quite sure: log-odds stay finite.
+        self.right = self.right.clamp(0.01 * self.all, 0.995 * self.all);
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -145,14 +173,8 @@ impl Suffix {
         let len = outcome.logits.first().map_or(0, |l| *l as usize);
         for k in 0..outcome.known {
             let record = &mut self.records[(len + k).min(MATCH_MAX)];
-            if record.all >= MEMORY {
-                let keep = 1.0 - 1.0 / MEMORY;
-                (record.right, record.all) = (record.right * keep, record.all * keep);
-            }
-            record.all += 1.0;
-            record.right += f64::from(u8::from(k < outcome.matched));
-            // Never quite sure: log-odds stay finite.
-            record.right = record.right.clamp(0.01 * record.all, 0.995 * record.all);
+            record.observe(k < outcome.matched, MEMORY);
+            record.proposed += 1.0;
         }
     }
 
@@ -205,14 +227,29 @@ impl Drafter for Suffix {
             };
         }
         let mut settled = Vec::new();
+        // A text that nobody proposed anything for is a prompt.
+        let prompt = known.judge.is_empty() && !mutant(268);
+        let mut seed = None;
         for (at, token) in (pos..).zip(tokens) {
             known.judge.token(at, *token, &mut settled);
-            known.text.push(*token, self.options.text_max);
+            if let Some(seed) = seed.filter(|_| prompt) {
+                learn_from_prompt(&mut self.records, &known.text, seed, *token);
+            }
+            if let Some(seed) = seed.replace(*token) {
+                known.text.push(seed, self.options.text_max);
+            }
+        }
+        if let Some(last) = seed {
+            known.text.push(last, self.options.text_max);
         }
         // The text forgets its front: the position of what is left follows.
         known.from = pos + tokens.len() as Pos - known.text.len() as Pos;
         settled.iter().for_each(|outcome| self.learn(outcome));
         Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.records = (0..=MATCH_MAX).map(prior).collect();
     }
 
     fn truncate(&mut self, seq: SeqId, pos: Pos) {
@@ -224,6 +261,19 @@ impl Drafter for Suffix {
 
     fn close(&mut self, seq: SeqId) {
         self.known.remove(&seq);
+    }
+}
+
+/// What a copy behind `seed`, the last of a text's tokens, would have been worth: the text goes on with
+/// `token`.
+fn learn_from_prompt(records: &mut [Record], text: &Text, seed: TokenId, token: TokenId) {
+    let Some(found) = text.find(seed) else {
+        return;
+    };
+    let record = &mut records[found.len.min(MATCH_MAX)];
+    if record.proposed < TOLD {
+        let copied = text.copy(found.next, seed, 1);
+        record.observe(copied.first() == Some(&token), PROMPT_MEMORY);
     }
 }
 

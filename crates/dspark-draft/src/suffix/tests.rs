@@ -367,3 +367,50 @@ fn a_copy_is_offered_without_the_model_and_judged_once() {
     chooser.observe(seq, 43, &[1], &[]).unwrap();
     assert_eq!(chooser.counts(), (0, 2, 1));
 }
+
+/// A prompt whose pairs of tokens recur and go on differently, and one that says everything twice.
+fn prompts() -> [Vec<TokenId>; 2] {
+    let once: Vec<TokenId> = (0..40).flat_map(|i| [1, 2, 10 + i]).collect();
+    let line: Vec<TokenId> = (10..50).collect();
+    [once, [&line[..], &line[..]].concat()]
+}
+
+#[test]
+fn a_prompt_tells_how_much_a_text_repeats_itself() {
+    let first = |prompt: &[TokenId]| {
+        let mut suffix = Suffix::default();
+        suffix
+            .observe(SeqId(0), 0, &[prompt, &[1]].concat(), &[])
+            .unwrap();
+        let at = prompt.len() + 1;
+        // `1 2` stood in the first prompt only: the second text shows it once, by hand.
+        let proposal = propose(&mut suffix, ask(0, at, 2, 4));
+        (suffix, proposal)
+    };
+    let [varied, twice] = prompts();
+    let (suffix, proposal) = first(&varied);
+    // 1 2 was followed by another token each of 39 times: no copy is offered.
+    assert_eq!(proposal, Proposal::default());
+    assert!(suffix.log_odds(2) < -2.0, "{}", suffix.log_odds(2));
+    let (mut suffix, _) = first(&[&twice[..], &[1, 2, 7]].concat());
+    assert!(suffix.log_odds(2) > 0.0);
+    let sure = suffix.log_odds(20);
+    assert!(sure > Suffix::default().log_odds(20), "{sure}");
+    suffix.forget();
+    assert_eq!(suffix.log_odds(20), Suffix::default().log_odds(20));
+}
+
+#[test]
+fn prompts_are_not_asked_once_answers_have_told() {
+    let [varied, _] = prompts();
+    let mut suffix = Suffix::default();
+    // An answer that repeats two tokens: copies after matches of all lengths are right.
+    let text: Vec<TokenId> = (0..200).map(|i| 90 + i % 2).collect();
+    accepted(&mut suffix, 0, &text, 8, 4);
+    let told: Vec<f32> = (0..=MATCH_MAX).map(|len| suffix.log_odds(len)).collect();
+    suffix.observe(SeqId(1), 0, &varied, &[]).unwrap();
+    let now: Vec<f32> = (0..=MATCH_MAX).map(|len| suffix.log_odds(len)).collect();
+    // Long matches were proposed and judged; matches of two tokens never were, and still learn.
+    assert_eq!(told[30..], now[30..]);
+    assert!(now[2] < told[2], "{now:?}");
+}

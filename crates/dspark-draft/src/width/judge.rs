@@ -47,6 +47,11 @@ impl Judge {
         }
     }
 
+    /// Whether no proposal waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// Takes the text's token at `pos`; tokens come in order. Adds what it settles to `settled`.
     pub(crate) fn token(&mut self, pos: Pos, token: TokenId, settled: &mut Vec<Outcome>) {
         self.open.retain_mut(|open| {

@@ -261,6 +261,9 @@ pub trait Drafter {
     /// Forgets a sequence.
     fn close(&mut self, seq: SeqId);
 
+    /// Forgets what texts so far taught it: they were not anybody's. Sequences stay as they are.
+    fn forget(&mut self) {}
+
     /// Begins the next drafts while the target verifies `spans`, as if all candidates were accepted. A
     /// later `propose` makes use of those for which that came true. A drafter that cannot does nothing.
     ///
