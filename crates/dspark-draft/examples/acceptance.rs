@@ -1,9 +1,10 @@
 //! Acceptance and speed of the shipped pair by kind of text:
-//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS [PAST_END [KIND]]]]]]`.
+//! `cargo run --release -p dspark-draft --example acceptance -- [PROMPTS_A_KIND [TOKENS [ROUNDS [THREADS [PAST_END [KIND [FRESH]]]]]]]`.
 //! With 0 threads one thread runs and its processor time is measured instead of the clock's, by the
 //! policies too: for a machine that others use. With PAST_END 1 texts go on behind the end of the answer to
 //! TOKENS tokens, as in the soak tests: what a policy costs while it learns is then a small part. KIND is one
-//! of them by number, or all of them (4).
+//! of them by number, or all of them (4). With FRESH 1 each answer is made as by a process of its own: nothing
+//! is known but what a warm-up measures, as the program does before its first request; else one is made once.
 //!
 //! Every text is made plainly and with each way of drafting in turn, in alternating order; a ratio is the
 //! time of plain decoding over that of the other run beside it, decoding alone, and the median of all is
@@ -99,13 +100,42 @@ impl Clock for Watch {
     }
 }
 
-/// A way of decoding; it lives as long as a server would.
+/// How texts are made.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Tokens of a text.
+    budget: u32,
+    rounds: usize,
+    /// Whether each text is made by a loop that has learned nothing.
+    fresh: bool,
+}
+
+/// A way of decoding; it lives as long as a server would, or as a run of one answer.
 struct Way {
     name: &'static str,
     drafter: Option<Box<dyn Drafter>>,
     speculator: Speculator,
     ratios: Vec<f64>,
     seconds: f64,
+    /// Counters of loops that are gone.
+    past: Stats,
+}
+
+impl Way {
+    /// A loop that knows what a warm-up measures, and nothing else.
+    fn renew(&mut self, with: Self, t: &mut CpuTarget) {
+        self.past.merge(self.speculator.stats());
+        (self.drafter, self.speculator) = (with.drafter, with.speculator);
+        if let Some(drafter) = self.drafter.as_deref_mut() {
+            self.speculator.warm_up(t, drafter, 1.0).unwrap();
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let mut all = self.past.clone();
+        all.merge(self.speculator.stats());
+        all
+    }
 }
 
 fn ways(pair: &Pair, t: &CpuTarget, watch: Watch) -> Vec<Way> {
@@ -122,6 +152,7 @@ fn ways(pair: &Pair, t: &CpuTarget, watch: Watch) -> Vec<Way> {
         speculator: Speculator::with_clock(t.info(), config, Box::new(watch)),
         ratios: Vec::new(),
         seconds: 0.0,
+        past: Stats::default(),
     };
     let backbone = || Some(Box::new(pair.drafter(t)) as Box<dyn Drafter>);
     let reward = || Policy::AverageReward(Default::default());
@@ -192,18 +223,23 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn kind(
-    pair: &Pair,
-    t: &mut CpuTarget,
-    list: &[Prompt],
-    (budget, rounds): (u32, usize),
-    watch: Watch,
-) {
+fn renew(all: &mut [Way], pair: &Pair, t: &mut CpuTarget, watch: Watch) {
+    let new = ways(pair, t, watch);
+    for (way, new) in all.iter_mut().zip(new) {
+        way.renew(new, t);
+    }
+}
+
+fn kind(pair: &Pair, t: &mut CpuTarget, list: &[Prompt], plan: Plan, watch: Watch) {
     let mut ways = ways(pair, t, watch);
-    for round in 0..rounds {
+    renew(&mut ways, pair, t, watch);
+    for round in 0..plan.rounds {
         for prompt in list {
-            let request = request(pair, prompt, budget);
+            let request = request(pair, prompt, plan.budget);
             for at in 1..ways.len() {
+                if plan.fresh {
+                    renew(&mut ways, pair, t, watch);
+                }
                 let (first, second) = if round % 2 == 0 { (0, at) } else { (at, 0) };
                 let a = run(t, &mut ways[first], &request, watch);
                 let b = run(t, &mut ways[second], &request, watch);
@@ -226,7 +262,7 @@ fn kind(
             way.name,
             median(&mut way.ratios)
         );
-        show(way.speculator.stats());
+        show(&way.stats());
     }
 }
 
@@ -426,6 +462,14 @@ fn main() {
     println!("prompts {}", corpus.to_hex());
     let end = if past_end { "exactly" } else { "at most" };
     println!("{each} prompts a kind, {end} {budget} tokens, {rounds} rounds, {threads} threads");
+    let plan = Plan {
+        budget,
+        rounds,
+        fresh: arg(6, 0) == 1,
+    };
+    if plan.fresh {
+        println!("each text by a loop of its own, warmed up");
+    }
     let only = arg(5, KINDS.len());
     let by_kind = || {
         let lists = all.chunks(15).map(|list| &list[..each.min(15)]);
@@ -434,7 +478,7 @@ fn main() {
     };
     for (name, list) in by_kind() {
         println!("{name}");
-        kind(&pair, &mut t, list, (budget, rounds), watch);
+        kind(&pair, &mut t, list, plan, watch);
     }
     let ids: Vec<TokenId> = all.iter().flat_map(|p| p.ids.clone()).take(200).collect();
     let tap = pair.drafter(&t).tap();

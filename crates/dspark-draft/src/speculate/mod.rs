@@ -57,6 +57,7 @@ mod layout;
 mod pass;
 mod request;
 mod sequence;
+mod warm;
 
 use engine_core::mutant::mutant;
 use engine_core::seams::TargetInfo;
@@ -75,6 +76,7 @@ use request::check;
 pub use request::{AdmitError, Emitted, Failure, Finished, Flow, Reason, Request, Sink, Usage};
 pub use sequence::Need;
 use sequence::Sequence;
+pub use warm::WarmUp;
 
 /// Which rows the target itself draws tokens from, so that logits need not leave the device. It then
 /// answers for NaN: from a row that holds one it must draw a token outside the vocabulary.

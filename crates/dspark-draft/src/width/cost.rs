@@ -76,6 +76,18 @@ impl Costs {
         }
     }
 
+    /// Takes a pass of `rows` rows of which only the fastest counts, for it met no cold memory. Such a
+    /// time is known, and real ones soon outweigh it.
+    pub(crate) fn observe_least(&mut self, rows: usize, seconds: f64) {
+        let least = self.of.get(rows).and_then(Mean::get);
+        let seconds = least.map_or(seconds, |least| seconds.min(least));
+        if let Some(mean) = self.of.get_mut(rows) {
+            *mean = Mean::default();
+        }
+        self.observe(rows, seconds, 0);
+        self.observe(rows, seconds, 0);
+    }
+
     /// How often passes of `rows` rows were measured, and when last.
     pub(crate) fn known(&self, rows: usize) -> (u32, u64) {
         self.of.get(rows).map_or((0, 0), |m| (m.n, m.at))

@@ -12,6 +12,7 @@
 //! Must not know: targets, drafters, tokens' meaning.
 
 mod calibrate;
+mod copies;
 mod cost;
 mod judge;
 mod name;
@@ -66,6 +67,8 @@ pub struct SeqWidth {
     /// Moving average of accepted candidates.
     accepted: f64,
     arm: Arm,
+    /// Sequences of the pass, if its candidates of this step cost no draft.
+    copied: Option<usize>,
 }
 
 impl SeqWidth {
@@ -81,6 +84,7 @@ impl Default for SeqWidth {
         Self {
             accepted: EWMA_START,
             arm: Arm::default(),
+            copied: None,
         }
     }
 }
@@ -209,6 +213,9 @@ impl Width {
         if offered > 0 {
             seq.accepted += EWMA_WEIGHT * (matched as f64 - seq.accepted);
         }
+        if let Some(base) = seq.copied.take() {
+            self.reward.observe_copy(base, offered, matched);
+        }
     }
 
     /// Takes what this step's draft took, for all sequences asked for; to be called before `choose`.
@@ -225,6 +232,24 @@ impl Width {
     /// Takes what a pass took.
     pub fn observe_pass(&mut self, measured: Measured) {
         self.reward.observe_pass(measured);
+    }
+
+    /// Whether it goes by measured times.
+    pub(crate) const fn wants_prices(&self) -> bool {
+        matches!(&self.policy, Policy::AverageReward(o) if o.explore)
+    }
+
+    /// Always `width` rows from now on, to learn what they take.
+    pub(crate) fn measure(&mut self, width: usize) {
+        self.policy = Policy::Fixed(width);
+        self.reward.measure();
+    }
+
+    /// Goes back to `policy` with the prices measured, and with nothing else of what was seen. Answers with
+    /// the seconds of a plain pass and of a draft, where they are known.
+    pub(crate) fn settle(&mut self, policy: &Policy) -> (Option<f64>, Option<f64>) {
+        self.policy = policy.clone();
+        self.reward.settle()
     }
 
     /// Takes what the text proved about a proposal, verified or not.

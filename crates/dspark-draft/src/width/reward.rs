@@ -7,6 +7,7 @@ use engine_core::mutant::mutant;
 use engine_core::seams::Proposal;
 
 use super::calibrate::Calibration;
+use super::copies::Copies;
 use super::cost::Costs;
 use super::judge::Outcome;
 use super::overlap::Overlap;
@@ -80,6 +81,9 @@ const TRIAL_START: f64 = 2.0;
 /// Probes may take this share of the time, though they come at least once in so many steps.
 const PROBE_SHARE: f64 = 0.011;
 const PROBE_LEAST: u32 = 512;
+
+/// Passes made to learn what they take that still meet cold memory: a prompt's, and one more.
+const MEASURED_FROM: u64 = 2;
 
 /// A draft that takes so many times the dearest of late met a page fault or a busy machine.
 const ODD: f64 = 3.0;
@@ -209,6 +213,7 @@ pub(crate) struct Reward {
     drafted: u64,
     habit: Habit,
     calibration: Calibration,
+    copies: Copies,
     /// (tokens, seconds) of the last passes.
     recent: VecDeque<(f64, f64)>,
     pass: u64,
@@ -217,6 +222,8 @@ pub(crate) struct Reward {
     spent: f64,
     lost: f64,
     survivals: Vec<f64>,
+    /// Whether passes are made to learn what they take. The first ones taught nothing.
+    measuring: bool,
     pub(crate) overlap: Overlap,
 }
 
@@ -231,12 +238,14 @@ impl Reward {
             drafted: 0,
             habit: Habit::default(),
             calibration: Calibration::default(),
+            copies: Copies::default(),
             recent: VecDeque::new(),
             pass: 0,
             explored: 0,
             spent: 0.0,
             lost: 0.0,
             survivals: Vec::new(),
+            measuring: false,
             overlap: Overlap::default(),
             options,
         }
@@ -244,6 +253,24 @@ impl Reward {
 
     pub(crate) const fn costs(&self) -> &Costs {
         &self.costs
+    }
+
+    /// From now on passes are made to learn what they take.
+    pub(crate) fn measure(&mut self) {
+        self.measuring = true;
+    }
+
+    /// Keeps prices only. Answers with those of a plain pass and of a draft.
+    pub(crate) fn settle(&mut self) -> (Option<f64>, Option<f64>) {
+        let (plain, draft) = (self.costs.estimate(1), self.dearest);
+        let fresh = Self::new(std::mem::take(&mut self.options));
+        let old = std::mem::replace(self, fresh);
+        self.overlap = old.overlap;
+        if !mutant(269) {
+            self.costs = old.costs;
+            (self.draft, self.dearest) = (draft, draft);
+        }
+        (plain, (draft > 0.0).then_some(draft))
     }
 
     /// Tokens a second over the last passes; 0 before there are any, so that nothing seems dear.
@@ -296,13 +323,21 @@ impl Reward {
             .observe(&outcome.logits, outcome.matched, outcome.known);
     }
 
+    /// Takes candidates that cost no draft, verified in a pass of `base` sequences.
+    pub(crate) fn observe_copy(&mut self, base: usize, offered: usize, matched: usize) {
+        let times = self.times(base, offered);
+        let price = (times[offered] - times[0]) * self.plain_rate(base);
+        self.copies.observe(matched, price);
+    }
+
     /// Takes what this step's draft took, before its widths are chosen.
     pub(crate) fn observe_draft(&mut self, asked: usize, seconds: f64) {
         if asked == 0 {
             return;
         }
         let each = seconds.max(0.0) / asked as f64;
-        let (first, paused) = (self.drafted == 0, self.drafted != self.pass);
+        let unpriced = self.dearest == 0.0;
+        let (first, paused) = (self.drafted == 0 && unpriced, self.drafted != self.pass);
         if paused {
             self.probe = each;
         }
@@ -312,8 +347,10 @@ impl Reward {
             self.draft = each;
             return;
         }
-        self.draft = if self.dearest == 0.0 {
+        self.draft = if unpriced {
             each
+        } else if self.measuring {
+            each.min(self.dearest)
         } else if paused {
             // It catches up with what was committed meanwhile: the price of the pause, not its own.
             each.min(self.dearest)
@@ -321,13 +358,21 @@ impl Reward {
             each.min(ODD * self.dearest)
         };
         self.catch_up = if paused { each - self.draft } else { 0.0 };
-        self.dearest = self.draft.max(FADE * self.dearest);
+        self.dearest = if self.measuring {
+            self.draft
+        } else {
+            self.draft.max(FADE * self.dearest)
+        };
     }
 
     pub(crate) fn observe_pass(&mut self, m: Measured) {
         self.pass += 1;
         self.spent += m.draft + m.verify;
-        if m.alone {
+        if self.measuring {
+            if m.alone && self.pass > MEASURED_FROM {
+                self.costs.observe_least(m.rows, m.verify);
+            }
+        } else if m.alone {
             self.costs.observe(m.rows, m.verify, self.pass);
             self.recent.push_back((m.tokens as f64, m.draft + m.verify));
             while self.recent.len() > self.options.window.max(1) {
@@ -353,6 +398,11 @@ impl Reward {
             let logits = choice.proposal.map_or(&[][..], |p| &p.confidence_logits);
             self.calibration
                 .survival(logits, choice.cap, 0.0, &mut self.survivals);
+            if choice.proposal.is_some() && !choice.drafted {
+                choice.seq.copied = Some(base);
+                let passes = self.spent * self.plain_rate(1);
+                self.copies.allow(passes, &mut self.survivals);
+            }
             all.extend(self.survivals.iter().map(|a| (*a, at)));
             choice.candidates = 0;
         }

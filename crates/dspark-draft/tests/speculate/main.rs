@@ -15,3 +15,4 @@ mod random;
 #[allow(dead_code, reason = "shared with the tests of the draft model")]
 mod support;
 mod text;
+mod warm;
