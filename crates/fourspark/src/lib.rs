@@ -78,7 +78,7 @@ pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{
     Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation, Stats,
-    SubmitError, Usage,
+    SubmitError, Usage, WarmUp,
 };
 pub use shipped::shipped_model;
 

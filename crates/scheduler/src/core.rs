@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dspark_draft::speculate::{Config, Finished, Grants, InPass, Reason, Speculator, Turn};
+use dspark_draft::speculate::{Config, Finished, Grants, InPass, Reason, Speculator, Turn, WarmUp};
 use engine_core::mutant::mutant;
 use engine_core::seams::{Counters, TargetInfo};
 use engine_core::{Drafter, SeqId, Target};
@@ -25,6 +25,9 @@ pub(crate) struct Core {
     /// Alarms told.
     alarms: u64,
     budget: Budget,
+    /// Seconds for a warm-up, and what it found.
+    warm_up: f64,
+    warmed: Option<WarmUp>,
     speculator: Speculator,
     /// In the order of the loop's sequences.
     active: Vec<Sequence>,
@@ -45,6 +48,7 @@ impl Core {
             retries,
             ..Config::default()
         };
+        let warm_up = speculation.as_ref().map_or(0.0, |s| s.warm_up);
         let (drafter, config) = match speculation {
             Some(s) => {
                 let config = Config {
@@ -65,10 +69,36 @@ impl Core {
             drafter_lost: None,
             alarms: 0,
             budget,
+            warm_up,
+            warmed: None,
             active: Vec::new(),
             ended: Vec::new(),
             grants: Vec::new(),
         }
+    }
+
+    /// Measures what passes and drafts take, before anybody asks for something.
+    pub(crate) fn warm_up(&mut self) {
+        let Some(drafter) = self.drafter.as_mut() else {
+            return;
+        };
+        let found = self
+            .speculator
+            .warm_up(&mut *self.target, &mut **drafter, self.warm_up);
+        match found {
+            Ok(found) => self.warmed = found,
+            Err(error) => {
+                tracing::warn!(%error, "the warm-up failed: prices of drafts are learned from texts")
+            }
+        }
+        if let Some(found) = self.warmed {
+            tracing::info!(?found, "warmed up");
+        }
+        self.look_after_drafter();
+    }
+
+    pub(crate) const fn warmed(&self) -> Option<WarmUp> {
+        self.warmed
     }
 
     pub(crate) fn info(&self) -> &TargetInfo {

@@ -131,7 +131,8 @@ impl Scheduler {
             .name("fourspark-engine".to_owned())
             .spawn(move || {
                 let core = Core::new(target, speculation, budget, limits.retries);
-                if catch_unwind(AssertUnwindSafe(|| run(core, &theirs))).is_err() {
+                let work = || run(warmed(core, &theirs), &theirs);
+                if catch_unwind(AssertUnwindSafe(work)).is_err() {
                     tracing::error!("the engine stopped unexpectedly");
                 }
                 theirs.close();
@@ -276,6 +277,16 @@ fn take_cancelled(jobs: &mut VecDeque<Job>, into: &mut Vec<Job>) {
             }
         }
     }
+}
+
+/// The engine, warmed up; what that found is there before the first request ends.
+fn warmed(mut core: Core, shared: &Shared) -> Core {
+    core.warm_up();
+    let mut stats = lock(&shared.stats);
+    stats.warm_up = core.warmed();
+    stats.drafter_lost = core.drafter_lost().cloned();
+    drop(stats);
+    core
 }
 
 /// The thread: admit, tick, publish counters, sleep when there is nothing to do.

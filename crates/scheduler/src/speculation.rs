@@ -15,6 +15,9 @@ pub struct Speculation {
     pub tap_window: usize,
     /// Whether the next draft is begun while the target verifies.
     pub overlap: bool,
+    /// Seconds that measuring passes and drafts may take before the first request; 0 measures none, and
+    /// what they cost is learned from the first texts.
+    pub warm_up: f64,
 }
 
 impl Speculation {
@@ -28,6 +31,7 @@ impl Speculation {
             depth: defaults.depth,
             tap_window: defaults.tap_window,
             overlap: defaults.overlap,
+            warm_up: 0.0,
         }
     }
 }

@@ -21,7 +21,23 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
         "worker": worker(draft.worker.as_ref()),
         "reason": stats.drafter_lost,
         "alarm": stats.drafter_alarm,
+        "warm_up": warm_up(stats),
     })
+}
+
+/// What was measured before the first request: milliseconds of it all, of a plain pass and of a draft.
+fn warm_up(stats: &Stats) -> Value {
+    let ms = |seconds: f64| (1e6 * seconds).round() / 1e3;
+    match stats.warm_up {
+        None => json!({"on": false}),
+        Some(found) => json!({
+            "on": true,
+            "passes": found.passes,
+            "ms": ms(found.seconds),
+            "pass_ms": found.plain.map(ms),
+            "draft_ms": found.draft.map(ms),
+        }),
+    }
 }
 
 /// The process that runs the drafter's layers: what was asked for, what it is now, and its counts.
@@ -79,6 +95,19 @@ pub(crate) fn worker_lines(draft: Option<&DraftInfo>) -> Vec<String> {
     std::iter::once(worker.to_string()).chain(numbers).collect()
 }
 
+/// What was measured before the first request.
+pub(crate) fn warm_up_line(stats: &Stats) -> Option<String> {
+    let found = stats.warm_up?;
+    let ms = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |s| format!("{:.3}", 1e3 * s));
+    Some(format!(
+        "warm-up: {} passes, {} ms; a plain pass {} ms, a draft {} ms",
+        found.passes,
+        ms(Some(found.seconds)),
+        ms(found.plain),
+        ms(found.draft)
+    ))
+}
+
 /// Everything the loop counted, by name.
 pub(crate) fn numbers(stats: &Stats) -> Value {
     let numbers = stats.speculation.numbers().into_iter();
@@ -108,6 +137,19 @@ mod tests {
             (&json!(true), &json!("fixed:3"))
         );
         assert_eq!(on["alarm"], json!(null));
+        assert_eq!(on["warm_up"], json!({"on": false}));
+        stats.warm_up = Some(fourspark::WarmUp {
+            passes: 14,
+            seconds: 0.25,
+            plain: Some(0.012_345_6),
+            draft: None,
+        });
+        let warmed = props(Some(&draft), &stats);
+        let told =
+            json!({"on": true, "passes": 14, "ms": 250.0, "pass_ms": 12.346, "draft_ms": null});
+        assert_eq!(warmed["warm_up"], told);
+        let line = "warm-up: 14 passes, 250.000 ms; a plain pass 12.346 ms, a draft - ms";
+        assert_eq!(warm_up_line(&stats).as_deref(), Some(line));
         stats.drafter_alarm = Some("1.05 tokens a draft".to_owned());
         let alarmed = props(Some(&draft), &stats);
         assert_eq!(

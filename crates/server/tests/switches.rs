@@ -168,6 +168,28 @@ fn c_15_the_overlap_switch_changes_no_answer() {
     );
 }
 
+/// C-15: measured before or learned on the way, prices of drafts change no answer; without a drafter there is
+/// nothing to switch.
+#[test]
+fn c_15_the_warm_up_switch_changes_no_answer() {
+    let with = [&ASK[..], &["--draft"]].concat();
+    let warm = json(&run(&[], &with));
+    let told = &warm["drafter"]["warm_up"];
+    assert_eq!(told["on"], true);
+    assert!(
+        told["passes"].as_u64() > Some(0) && told["ms"].as_f64() > Some(0.0),
+        "{told}"
+    );
+    let set = [("FOURSPARK_DRAFT_WARM_UP", "0")];
+    let cold = json(&run(&set, &with));
+    assert_eq!(cold["ids"], warm["ids"]);
+    let off = serde_json::json!({"on": false});
+    assert_eq!(cold["drafter"]["warm_up"], off);
+    assert!(run(&set, &ASK).status.success());
+    let fixed = [&with[..], &["--draft-policy", "fixed:3"]].concat();
+    assert_eq!(json(&run(&[], &fixed))["drafter"]["warm_up"], off);
+}
+
 /// C-32: what differs by a setting alone is compared by `eval rows` and `eval kl --reference-rows`, each in a
 /// process of its own. Settings of class equal give exactly 0; leaving out the model's roundings does not.
 #[test]

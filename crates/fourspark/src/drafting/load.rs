@@ -17,8 +17,8 @@ use scheduler::{Policy, Speculation};
 
 use super::worker::{self, StartError, Step};
 use super::{
-    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
-    WorkerTransport,
+    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WARM_UP, WorkerInfo, WorkerMode,
+    WorkerOptions, WorkerTransport,
 };
 use crate::error::Error;
 use crate::placement::Placed;
@@ -81,6 +81,7 @@ pub(crate) fn load(
         depth,
         tap_window,
         overlap: options.worker.overlap,
+        warm_up: options.warm_up.unwrap_or(WARM_UP),
     };
     Ok(Some((speculation, info)))
 }

@@ -92,7 +92,13 @@ pub struct DraftOptions {
     pub source: Option<DraftSource>,
     /// Whether the drafter's layers run in a process of their own.
     pub worker: WorkerOptions,
+    /// Seconds that measuring passes and drafts may take before the first request; 1 if `None`, and 0 measures
+    /// nothing. Used where widths go by measured costs.
+    pub warm_up: Option<f64>,
 }
+
+/// Seconds of a warm-up.
+pub(crate) const WARM_UP: f64 = 1.0;
 
 /// A drafter in use.
 #[derive(Clone, Debug, PartialEq)]

@@ -52,6 +52,7 @@ fn drafting(args: &ModelArgs, switch: bool) -> (Draft, DraftOptions) {
         depth: args.draft_depth.map(usize::from),
         source: args.draft_source,
         worker: worker(args, asked != Draft::Off),
+        warm_up: (!switching::effective().is_on("draft.warm_up")).then_some(0.0),
     };
     (asked, options)
 }
