@@ -14,7 +14,7 @@ const CREDIT_SHARE: f64 = 0.005;
 const MOST: f64 = 4.0;
 
 /// Survival from which on a candidate is sure.
-const SURE: f64 = 0.8;
+const SURE: f64 = 0.85;
 
 /// Tokens that copies were worth more than the time of their rows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,17 +29,14 @@ impl Copies {
         self.worth = (self.worth + matched as f64 - price).min(MOST);
     }
 
-    /// Cuts the candidates that are not to be had on credit off `survivals`. `passes`: how many plain passes
-    /// the time so far would have been.
-    pub(crate) fn allow(&self, passes: f64, survivals: &mut Vec<f64>) {
-        let credit = CREDIT + CREDIT_SHARE * passes;
-        let tries = if self.worth > 0.0 || mutant(270) {
-            usize::MAX
-        } else {
-            usize::from(self.worth + credit > 0.0)
-        };
+    /// Cuts the candidates that are neither earned nor to be had on credit off `survivals`. `passes`: how many
+    /// plain passes the time so far would have been; `prices[n]`: how many the rows of n candidates take.
+    pub(crate) fn allow(&self, passes: f64, prices: &[f64], survivals: &mut Vec<f64>) {
+        let funds = self.worth + CREDIT + CREDIT_SHARE * passes;
+        let paid = |price: &&f64| **price <= funds || mutant(270);
+        let paid = prices.iter().skip(1).take_while(paid).count();
         let sure = survivals.iter().take_while(|a| **a >= SURE).count();
-        survivals.truncate(sure.max(tries));
+        survivals.truncate(sure.max(paid));
     }
 }
 
@@ -52,23 +49,26 @@ mod tests {
         let mut copies = Copies::default();
         let allowed = |copies: Copies, passes: f64, survivals: &[f64]| {
             let mut left = survivals.to_vec();
-            copies.allow(passes, &mut left);
+            copies.allow(passes, &[0.0, 0.4, 0.8, 1.2], &mut left);
             left.len()
         };
         let (good, sure) = ([0.7, 0.6, 0.5], [0.95, 0.9, 0.7]);
-        // A first one is tried, and sure ones are taken.
-        assert_eq!(allowed(copies, 0.0, &good), 1);
+        // Sure ones are taken, a first other one when it is a small part of the time.
+        assert_eq!(allowed(copies, 0.0, &good), 0);
         assert_eq!(allowed(copies, 0.0, &sure), 2);
-        // It was wrong: the next one when it is a small part of the time.
-        copies.observe(0, 0.4);
-        assert_eq!(allowed(copies, 50.0, &good), 0);
-        assert_eq!(allowed(copies, 50.0, &sure), 2);
+        assert_eq!(allowed(copies, 59.0, &good), 0);
         assert_eq!(allowed(copies, 61.0, &good), 1);
-        // One that was right pays for all.
+        // It was wrong: the next one when both are.
+        copies.observe(0, 0.4);
+        assert_eq!(allowed(copies, 61.0, &good), 0);
+        assert_eq!(allowed(copies, 61.0, &sure), 2);
+        assert_eq!(allowed(copies, 141.0, &good), 1);
+        // What was right pays for others.
         copies.observe(1, 0.4);
-        assert_eq!(allowed(copies, 61.0, &good), 3);
+        assert_eq!(allowed(copies, 141.0, &good), 2);
         copies.observe(7, 2.0);
         copies.observe(7, 2.0);
+        assert_eq!(allowed(copies, 0.0, &good), 3);
         // However much was earned, a few bad ones use it up.
         for _ in 0..4 {
             copies.observe(0, 1.1);

@@ -73,13 +73,14 @@ const DEAD_BAND: f64 = 0.003;
 /// Measurements of a width before its cost is believed.
 const KNOWN: u32 = 2;
 
-/// Widths are tried for this share of the time, and a little more once candidates seem to pay: plain
-/// passes' worth.
+/// Widths are tried for this share of the time, and a little more once candidates seem to pay, if none were
+/// measured beforehand: plain passes' worth.
 const TRIAL_SHARE: f64 = 0.005;
 const TRIAL_START: f64 = 2.0;
 
-/// Probes may take this share of the time, though they come at least once in so many steps.
+/// Probes may take this share of the time, dear ones that, though they come at least once in so many steps.
 const PROBE_SHARE: f64 = 0.011;
+const DEAR_PROBE_SHARE: f64 = 0.008;
 const PROBE_LEAST: u32 = 512;
 
 /// Passes made to learn what they take that still meet cold memory: a prompt's, and one more.
@@ -224,6 +225,8 @@ pub(crate) struct Reward {
     survivals: Vec<f64>,
     /// Whether passes are made to learn what they take. The first ones taught nothing.
     measuring: bool,
+    /// Whether that was done: what is still unknown lies beyond what was measured, and is not worth a loss.
+    measured: bool,
     pub(crate) overlap: Overlap,
 }
 
@@ -246,6 +249,7 @@ impl Reward {
             lost: 0.0,
             survivals: Vec::new(),
             measuring: false,
+            measured: false,
             overlap: Overlap::default(),
             options,
         }
@@ -266,6 +270,7 @@ impl Reward {
         let fresh = Self::new(std::mem::take(&mut self.options));
         let old = std::mem::replace(self, fresh);
         self.overlap = old.overlap;
+        self.measured = true;
         if !mutant(269) {
             self.costs = old.costs;
             (self.draft, self.dearest) = (draft, draft);
@@ -290,10 +295,12 @@ impl Reward {
                 dear: false,
             };
         }
-        let steps = self.probe.max(self.dearest) / (PROBE_SHARE * plain);
+        let dear = self.dearest > DEAR * plain;
+        let share = if dear { DEAR_PROBE_SHARE } else { PROBE_SHARE };
+        let steps = self.probe.max(self.dearest) / (share * plain);
         Terms {
             cap: own.max((steps as u32).min(PROBE_LEAST)),
-            dear: self.dearest > DEAR * plain,
+            dear,
         }
     }
 
@@ -325,8 +332,7 @@ impl Reward {
 
     /// Takes candidates that cost no draft, verified in a pass of `base` sequences.
     pub(crate) fn observe_copy(&mut self, base: usize, offered: usize, matched: usize) {
-        let times = self.times(base, offered);
-        let price = (times[offered] - times[0]) * self.plain_rate(base);
+        let price = self.prices(base, offered)[offered];
         self.copies.observe(matched, price);
     }
 
@@ -400,8 +406,11 @@ impl Reward {
                 .survival(logits, choice.cap, 0.0, &mut self.survivals);
             if choice.proposal.is_some() && !choice.drafted {
                 choice.seq.copied = Some(base);
-                let passes = self.spent * self.plain_rate(1);
-                self.copies.allow(passes, &mut self.survivals);
+                let (passes, prices) = (
+                    self.spent * self.plain_rate(1),
+                    self.prices(base, choice.cap),
+                );
+                self.copies.allow(passes, &prices, &mut self.survivals);
             }
             all.extend(self.survivals.iter().map(|a| (*a, at)));
             choice.candidates = 0;
@@ -426,6 +435,12 @@ impl Reward {
         (base..=base + n)
             .map(|rows| self.costs.estimate(rows).unwrap_or(0.0))
             .collect()
+    }
+
+    /// Tokens that could have been made plainly in the time of 0..=n candidates' rows.
+    fn prices(&self, base: usize, n: usize) -> Vec<f64> {
+        let (times, rate) = (self.times(base, n), self.plain_rate(base));
+        times.iter().map(|time| (time - times[0]) * rate).collect()
     }
 
     /// Tokens that a choice's draft is worth more than its time is at the rate of plain decoding.
@@ -499,7 +514,7 @@ impl Reward {
             0.0
         };
         let loss = (time(other) - time(chosen) - worth).max(0.0);
-        let start = if chosen > 0 || mutant(266) {
+        let start = if (chosen > 0 && !self.measured) || mutant(266) {
             TRIAL_START
         } else {
             0.0

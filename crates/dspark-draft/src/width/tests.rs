@@ -181,7 +181,7 @@ fn a_dear_draft_is_probed_less_often() {
     let run = bench.run(5000);
     let share = run.tokens / run.time * device.pass[0];
     assert!(share > 0.98, "{share:.4}, {run:?}");
-    assert!(run.drafts >= 40, "{run:?}");
+    assert!(run.drafts >= 30, "{run:?}");
 }
 
 /// A device on which a draft takes most of a plain pass and a second row nearly half: the shipped pair

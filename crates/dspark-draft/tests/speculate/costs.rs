@@ -133,8 +133,8 @@ fn right_drafts_are_verified_whole_and_wrong_ones_not_at_all() {
 
 #[test]
 fn copies_are_verified_while_the_model_is_not_worth_asking() {
-    // Three tokens to choose from: the text has to repeat itself.
-    let banned = (3..V as TokenId).map(|token| (token, f32::NEG_INFINITY));
+    // Two tokens to choose from: the text has to repeat itself.
+    let banned = (2..V as TokenId).map(|token| (token, f32::NEG_INFINITY));
     let plan = SamplePlan {
         bias: banned.collect(),
         ..SamplePlan::greedy()
@@ -161,7 +161,7 @@ fn copies_are_verified_while_the_model_is_not_worth_asking() {
     let stats = speculator.stats();
     assert!(stats.free > 50, "{stats:?}");
     assert!(
-        stats.matched > 100,
+        stats.matched > 60,
         "{} of {}",
         stats.matched,
         stats.offered
