@@ -19,8 +19,9 @@
 //            visits += experts chosen at least once
 //   shapes   chosen [slots] u32; visits u64 (added to) or null; order [slots] u32; units [slots] of {expert, first place in order,
 //            slots, 0}, those past the last all zero
-//   launch   one block of 512 threads, a thread an expert; for more tokens than route_top_k plans itself
-//   cost     a thread reads all of `chosen` twice
+//   launch   one block of 512 threads; for more tokens than route_top_k plans itself
+//   cost     `chosen` is read twice: a warp counts a part of the slots by expert, a thread an expert finds where each
+//            warp's slots of it go, then warps put theirs there, 32 at a time with two barriers
 // swiglu
 //   formula  silu(min(gate, limit)) * clamp(up, +-limit), then * weights[row] if there are weights
 //   shapes   gate, up, h [rows][n], weights [rows] or null
@@ -170,32 +171,78 @@ FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RES
 }
 FS_EXPORT(route_hash, 512)
 
+static constexpr int PLAN_WARPS = ROUTE_THREADS / 32;
+
 struct PlanShared {
   u32 slots[ROUTE_EXPERTS], units[ROUTE_EXPERTS];
+  u32 next[PLAN_WARPS][ROUTE_EXPERTS];  // a warp's slots of an expert: how many, then where the next one goes
 };
 
-FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
-                              i32 wide) {
-  fs_begin();
-  FS_SHARED(PlanShared, sh);
+// Units of this thread's expert, and where each warp's slots of it begin. `mine` slots in all.
+FS_DEVICE void plan_expert(PlanShared& sh, u32x4* units, u32 mine, u32 slots, u32 wide) {
   const u32 expert = fs_tid();
-  u32 mine = 0;
-  for (i32 s = 0; s < slots; s++) mine += chosen[s] == expert ? 1 : 0;
-  if (visits && mine > 0) fs_count(visits, (u64)1);
-  sh.slots[expert] = mine;
-  sh.units[expert] = (mine + (u32)wide - 1) / (u32)wide;
-  fs_barrier();
   u32 at = 0, unit = 0, all = 0;
   for (u32 e = 0; e < ROUTE_EXPERTS; e++) {
     at += e < expert ? sh.slots[e] : 0;
     unit += e < expert ? sh.units[e] : 0;
     all += sh.units[e];
   }
-  for (u32 first = 0; first < mine; first += (u32)wide, unit++)
-    units[unit] = u32x4{expert, at + first, mine - first < (u32)wide ? mine - first : (u32)wide, 0};
-  for (i32 s = 0; s < slots && mine > 0; s++)
-    if (chosen[s] == expert) order[at++] = (u32)s;
-  for (u32 u = all + expert; u < (u32)slots; u += ROUTE_EXPERTS) units[u] = u32x4{0, 0, 0, 0};
+  for (u32 first = 0; first < mine; first += wide, unit++)
+    units[unit] = u32x4{expert, at + first, mine - first < wide ? mine - first : wide, 0};
+  for (u32 u = all + expert; u < slots; u += ROUTE_EXPERTS) units[u] = u32x4{0, 0, 0, 0};
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) {
+    const u32 here = sh.next[w][expert];
+    sh.next[w][expert] = at;
+    at += here;
+  }
+}
+
+// Slots in their order: a warp takes 32 at a time of its part, a slot goes behind those of its expert in lower lanes.
+FS_DEVICE void plan_order(PlanShared& sh, const u32* chosen, u32* order, i32 slots, i32 part) {
+  const i32 first = (i32)fs_warp() * part, lane = (i32)fs_lane();
+  u32* next = sh.next[fs_warp()];
+  for (i32 step = 0; step < part; step += 32) {  // as many for every warp
+    const i32 slot = first + step + lane;
+    const u32 expert = slot < slots ? chosen[slot] : ~0u;
+    u32 before = 0, same = 0;
+    FS_UNROLL for (u32 other = 0; other < 32; other++) {
+      const bool equal = fs_shfl(expert, other) == expert;
+      same += equal ? 1 : 0;
+      before += equal && (i32)other < lane ? 1 : 0;
+    }
+    const u32 at = slot < slots ? next[expert] : 0;
+    fs_barrier();
+    if (slot < slots) {
+      order[at + before] = (u32)slot;
+      if (before == 0) next[expert] = at + same;
+    }
+    fs_barrier();
+  }
+}
+
+FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
+                              i32 wide) {
+  fs_begin();
+  FS_SHARED(PlanShared, sh);
+  const u32 expert = fs_tid();
+  // A part of the slots for each warp, a multiple of 32.
+  const i32 part = (slots + PLAN_WARPS * 32 - 1) / (PLAN_WARPS * 32) * 32;
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) sh.next[w][expert] = 0;
+  fs_barrier();
+  for (i32 step = (i32)fs_lane(); step < part; step += 32) {
+    const i32 slot = (i32)fs_warp() * part + step;
+    if (slot < slots) fs_count(&sh.next[fs_warp()][chosen[slot]], 1u);
+  }
+  fs_barrier();
+  u32 mine = 0;
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) mine += sh.next[w][expert];
+  if (visits && mine > 0) fs_count(visits, (u64)1);
+  sh.slots[expert] = mine;
+  sh.units[expert] = (mine + (u32)wide - 1) / (u32)wide;
+  fs_barrier();
+  plan_expert(sh, units, mine, (u32)slots, (u32)wide);
+  fs_barrier();
+  plan_order(sh, chosen, order, slots, part);
 }
 FS_EXPORT(route_plan, 512)
 
