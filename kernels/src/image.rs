@@ -25,6 +25,7 @@ pub const HEADERS: &[Source] = files![
     "fs_a8.h",
     "fs_codes.h",
     "fs_dense.h",
+    "fs_dots.h",
     "fs_formats.h",
     "fs_fp4.h",
     "fs_fp4_tile.h",
@@ -32,6 +33,7 @@ pub const HEADERS: &[Source] = files![
     "fs_hc.h",
     "fs_math.h",
     "fs_noise.h",
+    "fs_packed.h",
     "fs_rank.h",
     "fs_rows.h",
     "fs_select.h",
@@ -44,6 +46,7 @@ pub const HEADERS: &[Source] = files![
 pub const KERNELS: &[Source] = files![
     "a8.cu",
     "attend.cu",
+    "attend_many.cu",
     "attend_packed.cu",
     "compress.cu",
     "dense.cu",
