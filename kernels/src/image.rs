@@ -50,6 +50,7 @@ pub const KERNELS: &[Source] = files![
     "attend_packed.cu",
     "compress.cu",
     "dense.cu",
+    "dense_wide.cu",
     "embed.cu",
     "fp4f.cu",
     "fp4f_mma.cu",
