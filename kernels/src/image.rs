@@ -60,6 +60,7 @@ pub const KERNELS: &[Source] = files![
     "hc_dots.cu",
     "head.cu",
     "index.cu",
+    "index_many.cu",
     "math.cu",
     "norm.cu",
     "route.cu",

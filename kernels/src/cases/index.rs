@@ -22,7 +22,7 @@ use crate::launch::index::{self, COMPRESSED, DIM, Lists, Place, Scores};
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut scores = vec![(3, 5, 140), (1, 64, 300), (2, 2, 7)];
+    let mut scores = vec![(3, 5, 140), (1, 64, 300), (2, 2, 7), (10, 9, 150)];
     let mut selections = vec![(3, 40, 16), (2, 1000, 512), (1, 513, 512), (4, 9, 1)];
     let mut flows = vec![(3, 8, 200, 16), (1, 8, 40, 5), (2, 16, 150, 130)];
     if depth == Depth::Full {
@@ -65,7 +65,7 @@ struct Case {
 }
 
 impl Case {
-    /// The last position sees all rows, the first of several is skipped.
+    /// The last position sees all rows, the first of several is skipped. Every second one's rows begin one later.
     fn new(n: usize, heads: usize, rows: usize) -> Self {
         let mut noise = Noise::new((n * 1000 + rows) as u64);
         let (q, keys) = (
@@ -74,7 +74,7 @@ impl Case {
         );
         let w: Vec<f32> = (0..n * heads).map(|_| noise.value()).collect();
         let visible: Vec<usize> = (0..n)
-            .map(|i| rows - (n - 1 - i) * rows / (n + 1))
+            .map(|i| (rows - (n - 1 - i) * rows / (n + 1)).min(rows - i % 2))
             .collect();
         let size = index_row_bytes(DIM);
         let mut packed = vec![0xffu8; (FIRST + rows) * size];
@@ -108,10 +108,11 @@ impl Case {
         let mut w = self.w[i * heads..][..heads].to_vec();
         scale_in_place(&mut w, self.s.factor);
         let mut want = vec![0f32; v];
+        let keys = &self.keys[i % 2 * DIM..][..v * DIM];
         if of_packed {
-            tile_scores(q, &w, &self.keys[..v * DIM], &mut want);
+            tile_scores(q, &w, keys, &mut want);
         } else {
-            index_scores_f32(q, &w, &self.keys[..v * DIM], &mut want);
+            index_scores_f32(q, &w, keys, &mut want);
         }
         want
     }
@@ -170,7 +171,8 @@ fn scored<R: Runner>(
     let words: Vec<u32> = case.visible.iter().map(|v| *v as u32).collect();
     let mut load = |bytes: &[u8]| runner.load(bytes, 0);
     let (w, seen) = (load(&f32_bytes(&case.w))?, load(&u32_bytes(&words))?);
-    let firsts = load(&u32_bytes(&vec![FIRST as u32; n]))?;
+    let firsts: Vec<u32> = (0..n).map(|i| (FIRST + i % 2) as u32).collect();
+    let firsts = load(&u32_bytes(&firsts))?;
     let store = [&[f32::NAN; FIRST * DIM], &case.keys[..]].concat();
     let packed = [
         load(&codes)?,
@@ -190,6 +192,7 @@ fn scored<R: Runner>(
     let mut outcomes = Vec::new();
     for (call, inputs) in [
         (index::packed(&case.s)?, &packed[..]),
+        (index::packed_many(&case.s)?, &packed[..]),
         (index::floats(&case.s)?, &floats[..]),
     ] {
         let out = runner.poisoned(n * case.s.stride * 4)?;
