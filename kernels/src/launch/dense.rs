@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(call(8192, 1024, 8), ("dense_f16_8", [512, 1, 1], 256));
         assert_eq!(call(24, 16_384, 9), ("dense_f16_many", [3, 2, 1], 256));
         assert_eq!(call(256, 4096, 1024), ("dense_wide_f16", [4, 16, 1], 256));
-        assert_eq!(call(8192, 1024, 63), ("dense_f16_many", [512, 8, 1], 256));
+        assert_eq!(call(8192, 1024, 63), ("dense_f16_many", [256, 8, 1], 256));
         assert_eq!(call(256, 4096, 960), ("dense_f16_many", [32, 120, 1], 256));
         let call = set(Format::F16, &[1024, 1024, 256, 256, 64], 4096, 1).unwrap();
         assert_eq!((call.kernel, call.grid), ("dense_f16_set_1", [328, 1, 1]));
