@@ -115,6 +115,7 @@ FS_DEVICE void many_scores(ManyWeights& sh, const FsDotVectors& x, const FsDotRo
       fs_dot_load(row, stage[g + u]);
       const float sum = fs_dot_eight(x, row);
       mine = lane % 4 == u ? sum : mine;
+      fs_schedule_fence();
     }
     sh.score[head][many_place(head, t + g + lane % 4)] = fs_mul(mine, scale);
   }
@@ -174,8 +175,10 @@ FS_KERNEL(attend_many_weights, 256, 1)(const float* FS_RESTRICT q, const u8* FS_
   const ManyKeys list = {raw, comp, keys + pos * (u64)stride, (i32)counts[pos]};
   FsDotVectors x;
   q += (pos * (u64)heads + (u64)(mine ? head : 0)) * MANY_DIM + fs_lane();
-  FS_UNROLL for (int h = 0; h < MANY_EACH; h++)
+  FS_UNROLL for (int h = 0; h < MANY_EACH; h++) {
     FS_UNROLL for (int i = 0; i < FS_DOT_DEPTH; i++) x.v[h][i] = q[h * MANY_DIM + i * 32];
+    fs_schedule_fence();
+  }
   u64 at = pos * (u64)((stride + MANY_KEYS - 1) / MANY_KEYS);  // of the chunk
   ManyRaw next;
   many_fetch(next, list.row(warp));

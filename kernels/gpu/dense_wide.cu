@@ -87,12 +87,18 @@ FS_DEVICE void wide_unpack(FsDotRow& to, const WideRaw<T>& raw) {
   }
 }
 
-// A segment of this warp's columns. Columns past the last repeat it.
+// A segment of this warp's columns. FULL: all of it is inside. Columns past the last repeat it.
+template <bool FULL>
 FS_DEVICE void wide_columns(FsDotVectors& to, const float* x, i32 col0, i32 segment, i32 k, i32 cols) {
   const i32 first = segment * FS_SEGMENT + (i32)fs_lane();
   FS_UNROLL for (int n = 0; n < FS_DOT_VECTORS; n++) {
-    const float* at = x + (u64)(col0 + n < cols ? col0 + n : cols - 1) * (u64)k;
-    FS_UNROLL for (int i = 0; i < FS_DOT_DEPTH; i++) to.v[n][i] = first + 32 * i < k ? at[first + 32 * i] : 0.0f;
+    const float* at = x + (u64)(col0 + n < cols ? col0 + n : cols - 1) * (u64)k + (u64)(FULL ? first : 0);
+    FS_UNROLL for (int i = 0; i < FS_DOT_DEPTH; i++) {
+      const i32 e = first + 32 * i;
+      const float v = at[FULL ? 32 * i : e < k ? e : k - 1];  // always read: no branch
+      to.v[n][i] = FULL || e < k ? v : 0.0f;
+    }
+    fs_schedule_fence();
   }
 }
 
@@ -106,6 +112,7 @@ FS_DEVICE void wide_add(WideShared& sh, const FsDotVectors& x, const FsDotRow (&
       fs_dot_load(row, stage[g + u]);
       const float sum = fs_dot_eight(x, row);
       mine = lane % 4 == u ? sum : mine;
+      fs_schedule_fence();
     }
     float* total = &sh.total[col][wide_place(col, t + g + lane % 4)];
     *total = first ? mine : fs_add(*total, mine);
@@ -122,7 +129,10 @@ FS_DEVICE void wide(WideShared& sh, const WideMatrix& w, const float* x, float* 
   i32 stage = 0;
   FS_ROLLED for (i32 s = 0; s < segments; s++) {
     FsDotVectors v;
-    wide_columns(v, x, col0 + warp * FS_DOT_VECTORS, s, w.k, cols);
+    if ((s + 1) * FS_SEGMENT <= w.k)
+      wide_columns<true>(v, x, col0 + warp * FS_DOT_VECTORS, s, w.k, cols);
+    else
+      wide_columns<false>(v, x, col0 + warp * FS_DOT_VECTORS, s, w.k, cols);
     FS_ROLLED for (i32 t = 0; t < rows; t += WIDE_STAGE, stage ^= 1) {
       wide_unpack<T>(sh.stage[stage][warp], next);
       fs_barrier();

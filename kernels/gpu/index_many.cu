@@ -105,7 +105,10 @@ FS_DEVICE void index_many_heads(IndexManyShared& sh, const IndexManyRows& rows, 
         x[b][j] = *(const u32x2*)&sh.twice[head + (i32)fs_tile_line(lane, j)][b * 32 + (i32)fs_tile_word(lane, j) * 8];
     fs_four scale[FS_TILE_CC];
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) scale[c] = sh.scale[head + (i32)fs_tile_col(lane, c)];
-    FS_UNROLL for (int t = 0; t < MANY_TILES; t++) index_many_tile(sh, rows, t, head, x, scale);
+    FS_UNROLL for (int t = 0; t < MANY_TILES; t++) {
+      index_many_tile(sh, rows, t, head, x, scale);
+      fs_schedule_fence();
+    }
   }
 }
 
