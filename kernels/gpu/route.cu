@@ -10,7 +10,8 @@
 //            units [n * used] and order [n * used] u32 as route_plan's, for up to 8 tokens; or units of
 //            {expert, slot, 1, 0}, every slot on its own, and no order; or neither;
 //            experts up to 512, used up to 16
-//   launch   grid ceil(n / 8) of 512 threads: 8 tokens a block
+//   launch   grid ceil(n / 8) of 512 threads: 8 tokens a block; with `mix` n more, each of which finishes a token's open site
+//            (fs_hc.h)
 //   cost     4 bytes a logit, about 60 flops a logit for the functions. Bound by latency: a warp finds the rank of
 //            each of 32 experts among them by 32 exchanges that do not wait for each other, then a thread counts how many of all
 //            groups' best come before its own; ranks are unique, so that no step of a selection follows another
@@ -31,6 +32,7 @@
 //   shapes   slots [n][used][d], shared, out [n][d]
 //   launch   grid (ceil(d / 256), n) of 256 threads
 #include "fourspark.h"
+#include "fs_hc.h"
 #include "fs_math.h"
 #include "fs_rank.h"
 #include "fs_swiglu.h"
@@ -133,11 +135,20 @@ FS_DEVICE void route_order(RouteSlots& sh, const RouteOut& out, i32 slots, u32 w
   if ((u32)slot >= all) out.units[slot] = u32x4{0, 0, 0, 0};
 }
 
+// Whether this block is one beside those that route; it has finished its token's site then.
+FS_DEVICE bool route_beside(const FsHcOpen& open, i32 n) {
+  const i32 own = (n + ROUTE_TOKENS - 1) / ROUTE_TOKENS, block = (i32)fs_bid_x();
+  if (block < own) return false;
+  open.finish((u64)(block - own));
+  return true;
+}
+
 FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
                                float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units, u32* order, i32 n, i32 experts,
-                               i32 used, i32 wide, float scale) {
+                               i32 used, i32 wide, float scale, float* mix, i32 iterations, float eps) {
   fs_begin();
   FS_SHARED(RouteShared, sh);
+  if (route_beside(FsHcOpen{mix, iterations, eps}, n)) return;  // the same for all threads
   const i32 first = (i32)fs_bid_x() * ROUTE_TOKENS, tokens = n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS;
   const i32 groups = (experts + 31) / 32;
   for (i32 i = (i32)fs_warp(); i < tokens * groups; i += ROUTE_THREADS / 32) {
@@ -154,9 +165,11 @@ FS_EXPORT(route_top_k, 512)
 
 FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
                               u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units,
-                              u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale) {
+                              u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale, float* mix, i32 iterations,
+                              float eps) {
   fs_begin();
   FS_SHARED(RouteSlots, sh);
+  if (route_beside(FsHcOpen{mix, iterations, eps}, n)) return;  // the same for all threads
   const i32 slot = (i32)fs_tid(), first = (i32)fs_bid_x() * ROUTE_TOKENS;
   const i32 slots = (n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS) * used;
   if (slot < slots) {

@@ -43,6 +43,32 @@ pub struct Site {
     pub eps: f32,
 }
 
+/// What finishes a site that [`pre_open`] left open, a block a token beside the launch that takes it. Its last buffer is mix
+/// `[n][24]` then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Open {
+    /// Sinkhorn rounds.
+    pub iterations: usize,
+    /// Added where the contract's rule 8 says.
+    pub eps: f32,
+}
+
+impl Open {
+    /// The last arguments of a launch that can finish the sites of `n` tokens, and does if there is one.
+    pub(super) fn end(call: Call, open: Option<&Self>, n: usize) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        let Some(open) = open else {
+            return Ok(call.arg(Arg::Null).arg(Arg::I32(0)).arg(Arg::F32(0.0)));
+        };
+        let some = open.iterations > 0;
+        require(name, "iterations", "at least 1", open.iterations, some)?;
+        Ok(call
+            .arg(Arg::Write(bytes(name, &[n, SITE, 4])?))
+            .arg(Arg::I32(int(name, "iterations", open.iterations)?))
+            .arg(Arg::F32(open.eps)))
+    }
+}
+
 /// What a site's kernel writes beside mixing weights and h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
@@ -95,6 +121,19 @@ impl Site {
 /// # Errors
 /// `Shape`.
 pub fn pre(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
+    pre_part(s, dots, beside, false)
+}
+
+/// [`pre`] without the functions of post and C: a launch of the sublayer that takes an [`Open`] makes them, before the
+/// streams are merged. Buffers: as [`pre`].
+///
+/// # Errors
+/// `Shape`.
+pub fn pre_open(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
+    pre_part(s, dots, beside, true)
+}
+
+fn pre_part(s: &Site, dots: Dots, beside: Beside, open: bool) -> Result<Call, KernelError> {
     const NAME: &str = "hc_pre";
     require(
         NAME,
@@ -111,10 +150,12 @@ pub fn pre(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
         0 => SITE,
         _ => segments * (SITE + 1),
     };
-    Ok(s.head(NAME, 2, [rows, SITE], 3, beside)?
+    let parts = if open { 1 } else { 2 };
+    Ok(s.head(NAME, parts, [rows, SITE], 3, beside)?
         .arg(Arg::I32(int(NAME, "segments", segments)?))
         .arg(Arg::I32(int(NAME, "width of a stream", s.d)?))
         .arg(Arg::I32(int(NAME, "iterations", s.iterations)?))
+        .arg(Arg::I32(i32::from(open)))
         .arg(Arg::F32(s.rms_eps))
         .arg(Arg::F32(s.eps)))
 }

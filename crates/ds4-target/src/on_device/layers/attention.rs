@@ -89,7 +89,9 @@ impl<R: Driver> Pass<'_, R> {
             packed: self.kv_sim,
             index: index.filter(|_| self.kv_sim),
         };
-        let call = rows::heads_and_keys(&self.key_row(), &tokens, m.rms_eps)?;
+        let site = self.take_site();
+        let open = site.as_ref().map(|(open, _)| open);
+        let call = rows::heads_and_keys_beside(&self.key_row(), &tokens, m.rms_eps, open)?;
         let angles = self.angles(layer.ratio);
         let q = s.q.rows(0, n, 4 * m.n_head * m.head_dim);
         let kv = s.kv.rows(0, n, 4 * m.head_dim);
@@ -101,6 +103,7 @@ impl<R: Driver> Pass<'_, R> {
             let (twice, scale) = (s.iq_twice.rows(0, n, wide), s.iq_scale.rows(0, n, wide / 8));
             slots.extend([iq, twice, scale]);
         }
+        slots.extend(site.map(|(_, mix)| mix));
         self.gpu.put(&call, &slots)?;
         match index.filter(|_| !self.kv_sim) {
             Some((heads, dim)) => {

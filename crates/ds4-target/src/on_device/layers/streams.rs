@@ -19,6 +19,8 @@ pub(crate) struct Streams {
     other: bool,
     /// A sublayer's output that is not in them yet: how many slots come before the block.
     open: Option<usize>,
+    /// A site whose post and C are still to be finished, by a launch of its sublayer.
+    site: Option<hc::Open>,
 }
 
 impl<R: Driver> Pass<'_, R> {
@@ -34,7 +36,8 @@ impl<R: Driver> Pass<'_, R> {
         Input::new(self.stream_rows(), self.n()).rows.x
     }
 
-    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`.
+    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`. Of few tokens the site is
+    /// left open: the sublayer finishes it ([`Self::take_site`]).
     pub(super) fn pre(
         &mut self,
         site: &Site,
@@ -56,11 +59,23 @@ impl<R: Driver> Pass<'_, R> {
             u: false,
             a8: blocks,
         };
-        let call = hc::pre(&self.site(n), dots, beside)?;
+        let call = if dots == Dots::Segments {
+            let (iterations, eps) = (self.meta.hc_iterations as usize, self.meta.hc_eps);
+            self.streams.site = Some(hc::Open { iterations, eps });
+            hc::pre_open(&self.site(n), dots, beside)?
+        } else {
+            hc::pre(&self.site(n), dots, beside)?
+        };
         let mut slots = vec![self.x(), m, site.base, site.scale, norm, mix, h.rows.x];
         slots.extend(h.block_slots());
         self.gpu.put(&call, &slots)?;
         Ok(h)
+    }
+
+    /// The open site, for a launch that finishes it, and its mixing weights.
+    pub(super) fn take_site(&mut self) -> Option<(hc::Open, Slot)> {
+        let mix = self.scratch.mix.rows(0, self.n(), 4 * hc::SITE);
+        self.streams.site.take().map(|open| (open, mix))
     }
 
     /// After a sublayer that wrote `block` and, if `used` is not 0, rows of so many slots a token.
@@ -99,6 +114,7 @@ impl<R: Driver> Pass<'_, R> {
 
     /// A sublayer's output: block, slots if there are any, and the mixing weights of its site.
     fn given(&self, used: usize) -> Vec<Slot> {
+        debug_assert!(self.streams.site.is_none(), "the sublayer left it open");
         let (n, d, s) = (self.n(), self.meta.n_embd, self.scratch);
         let mut slots = vec![s.block.rows(0, n, 4 * d)];
         slots.extend((used > 0).then(|| s.y.rows(0, n * used, 4 * d)));
