@@ -39,11 +39,9 @@ struct ManyKeys {
   const u32* list;
   i32 count;
 
-  // Row j; past the last the last again.
-  FS_DEVICE_MEMBER const u8* row(i32 j) const {
-    const u32 key = list[j < count ? j : count - 1];
-    return (key >> 31 ? comp : raw) + (u64)(key & 0x7fffffffu) * MANY_BYTES;
-  }
+  // Key j; past the last the last again. It is asked for a stage before its row, so that nobody waits for both.
+  FS_DEVICE_MEMBER u32 key(i32 j) const { return list[j < count ? j : count - 1]; }
+  FS_DEVICE_MEMBER const u8* row(u32 key) const { return (key >> 31 ? comp : raw) + (u64)(key & 0x7fffffffu) * MANY_BYTES; }
 };
 
 FS_DEVICE i32 many_least(i32 a, i32 b) { return a < b ? a : b; }
@@ -105,20 +103,10 @@ FS_DEVICE void many_unpack(FsDotRow& to, const ManyRaw& raw) {
       if (!many_tail(c) && (raw.words[c].x >> (8 * b) & 0x7f) == 0x7f) to.quad[fs_dot_place(residue + (u32)b) + deep].v[c] = fs_f32(FS_NAN);
 }
 
-// Scores of the staged keys, t and on of the chunk, with this warp's heads.
-FS_DEVICE void many_scores(ManyWeights& sh, const FsDotVectors& x, const FsDotRow (&stage)[MANY_ROWS], i32 t, float scale) {
+// The scores of keys t and on of the chunk, four.
+FS_DEVICE void many_put(ManyWeights& sh, i32 t, float dot, float scale) {
   const i32 lane = (i32)fs_lane(), head = (i32)fs_warp() * MANY_EACH + lane / 4;
-  FS_ROLLED for (int g = 0; g < MANY_ROWS; g += 4) {
-    float mine = 0.0f;
-    FS_UNROLL for (int u = 0; u < 4; u++) {
-      FsDotLane row;
-      fs_dot_load(row, stage[g + u]);
-      const float sum = fs_dot_eight(x, row);
-      mine = lane % 4 == u ? sum : mine;
-      fs_schedule_fence();
-    }
-    sh.score[head][many_place(head, t + g + lane % 4)] = fs_mul(mine, scale);
-  }
+  sh.score[head][many_place(head, t + lane % 4)] = fs_mul(dot, scale);
 }
 
 // The largest score of each of this warp's heads. A maximum has no order.
@@ -159,7 +147,11 @@ FS_DEVICE void many_chunk(ManyWeights& sh, i32 count, float* m, float* l, float*
   FS_UNROLL for (int h = 0; h < MANY_EACH; h++) peaks = lane == h ? peak[h] : peaks;
   if (lane >= MANY_EACH || !mine) return;
   float sum = 0.0f;
-  FS_ROLLED for (i32 j = 0; j < count; j++) sum = fs_fma(sh.score[head][many_place(lane, j)], 1.0f, sum);
+  FS_ROLLED for (i32 j = 0; j < count; j += 8) {
+    float w[8];  // read together; past the last what was there, and nobody adds it
+    FS_UNROLL for (int i = 0; i < 8; i++) w[i] = sh.score[head][many_place(lane, j + i)];
+    FS_UNROLL for (int i = 0; i < 8; i++) sum = j + i < count ? fs_fma(w[i], 1.0f, sum) : sum;
+  }
   m[lane] = peaks;
   l[lane] = sum;
 }
@@ -181,18 +173,28 @@ FS_KERNEL(attend_many_weights, 256, 1)(const float* FS_RESTRICT q, const u8* FS_
   }
   u64 at = pos * (u64)((stride + MANY_KEYS - 1) / MANY_KEYS);  // of the chunk
   ManyRaw next;
-  many_fetch(next, list.row(warp));
-  FS_ROLLED for (i32 first = 0; first < list.count; first += MANY_KEYS, at++) {
-    const i32 count = many_least(list.count - first, MANY_KEYS);
-    FS_ROLLED for (i32 t = 0; t < count; t += MANY_ROWS) {
-      FsDotRow(&stage)[MANY_ROWS] = sh.stage[t / MANY_ROWS & 1];  // an even number of stages a full chunk
-      many_unpack(stage[warp], next);
-      fs_barrier();
-      many_fetch(next, list.row(first + t + MANY_ROWS + warp));
-      many_scores(sh, x, stage, t, scale);
-    }
+  u32 key = list.key(2 * MANY_ROWS + warp);
+  many_fetch(next, list.row(list.key(warp)));
+  many_unpack(sh.stage[0][warp], next);
+  many_fetch(next, list.row(list.key(MANY_ROWS + warp)));
+  FsDotBehind behind;
+  behind.clear();
+  FS_ROLLED for (i32 t = 0; t < list.count; t += MANY_ROWS) {
+    const i32 turn = t / MANY_ROWS & 1, in_chunk = t % MANY_KEYS, ahead = t + 3 * MANY_ROWS + warp;
+    const FsDotRow* stage = sh.stage[turn];
+    fs_barrier();  // the stage is filled, and the other one free again
+    const float before = fs_dot_four(behind, x, stage);
+    if (in_chunk > 0) many_put(sh, in_chunk - 4, before, scale);
+    many_unpack(sh.stage[turn ^ 1][warp], next);
+    many_fetch(next, list.row(key));
+    key = list.key(ahead);
+    many_put(sh, in_chunk, fs_dot_four(behind, x, stage + 4), scale);
+    if (in_chunk + MANY_ROWS < MANY_KEYS && t + MANY_ROWS < list.count) continue;  // the same for all threads
+    many_put(sh, in_chunk + 4, fs_dot_end(behind), scale);
     const u64 to = at * (u64)heads + (u64)head;
+    const i32 count = many_least(list.count - (t - in_chunk), MANY_KEYS);
     many_chunk(sh, count, m + to, l + to, weights + at * MANY_KEYS * (u64)heads + (u64)head, heads, mine);
+    at++;
   }
 }
 FS_EXPORT(attend_many_weights, 256)
@@ -307,21 +309,28 @@ FS_KERNEL(attend_many_values, 256, 1)(const u8* FS_RESTRICT raw, const u8* FS_RE
   many_zero(acc);
   many_zero(sum);
   ManyPart next;
-  many_part(next, list.row(slot), half);
+  u32 key = list.key(2 * MANY_AHEAD + slot);
+  many_part(next, list.row(list.key(slot)), half);
+  many_spread(sh.value[0][slot], next, half);
+  many_part(next, list.row(list.key(MANY_AHEAD + slot)), half);
   if (copies && slot < list.count) fs_copy16(&sh.weight[0][slot][piece], weights + (u64)slot * (u64)heads);
   fs_copy_commit();
   FS_ROLLED for (i32 t = 0; t < list.count; t += MANY_AHEAD) {
     const i32 stage = t / MANY_AHEAD & 1, count = many_least(list.count - t, MANY_AHEAD), later = t + MANY_AHEAD + slot;
-    many_spread(sh.value[stage][slot], next, half);
     fs_copy_wait<0>();
     fs_barrier();  // the stage is filled, and the other one free again
-    many_part(next, list.row(later), half);
     if (copies && later < list.count) fs_copy16(&sh.weight[stage ^ 1][slot][piece], weights + (u64)later * (u64)heads);
     fs_copy_commit();
     if (count == MANY_AHEAD) {
-      FS_UNROLL for (int j = 0; j < MANY_AHEAD; j++) many_add(acc, sh.value[stage][j], sh.weight[stage][j]);
+      FS_UNROLL for (int j = 0; j < MANY_AHEAD / 2; j++) many_add(acc, sh.value[stage][j], sh.weight[stage][j]);
     } else {
       FS_ROLLED for (i32 j = 0; j < count; j++) many_add(acc, sh.value[stage][j], sh.weight[stage][j]);
+    }
+    many_spread(sh.value[stage ^ 1][slot], next, half);
+    many_part(next, list.row(key), half);
+    key = list.key(later + 2 * MANY_AHEAD);
+    if (count == MANY_AHEAD) {
+      FS_UNROLL for (int j = MANY_AHEAD / 2; j < MANY_AHEAD; j++) many_add(acc, sh.value[stage][j], sh.weight[stage][j]);
     }
     if ((t + MANY_AHEAD) % MANY_KEYS != 0 && t + MANY_AHEAD < list.count) continue;  // the same for all threads
     const u64 at = (chunk0 + (u64)(t / MANY_KEYS)) * (u64)heads + own;

@@ -102,44 +102,58 @@ FS_DEVICE void wide_columns(FsDotVectors& to, const float* x, i32 col0, i32 segm
   }
 }
 
-// Adds the staged rows' sums of a segment, `t` and on of the block, to this warp's totals.
-FS_DEVICE void wide_add(WideShared& sh, const FsDotVectors& x, const FsDotRow (&stage)[WIDE_STAGE], i32 t, bool first) {
+// Adds the sums of four rows' segment, `t` and on of the block, to this warp's totals.
+FS_DEVICE void wide_add(WideShared& sh, i32 t, float sum, bool first) {
   const i32 lane = (i32)fs_lane(), col = (i32)fs_warp() * FS_DOT_VECTORS + lane / 4;
-  FS_ROLLED for (int g = 0; g < WIDE_STAGE; g += 4) {
-    float mine = 0.0f;
-    FS_UNROLL for (int u = 0; u < 4; u++) {
-      FsDotLane row;
-      fs_dot_load(row, stage[g + u]);
-      const float sum = fs_dot_eight(x, row);
-      mine = lane % 4 == u ? sum : mine;
-      fs_schedule_fence();
-    }
-    float* total = &sh.total[col][wide_place(col, t + g + lane % 4)];
-    *total = first ? mine : fs_add(*total, mine);
-  }
+  float* total = &sh.total[col][wide_place(col, t + lane % 4)];
+  *total = first ? sum : fs_add(*total, sum);
 }
+
+// Which rows come next: segment after segment, and the last one again at the end.
+struct WideNext {
+  i32 t, segment;
+
+  FS_DEVICE_MEMBER void step(i32 rows, i32 segments) {
+    t += WIDE_STAGE;
+    if (t < rows) return;
+    t = 0;
+    segment = segment + 1 < segments ? segment + 1 : segment;
+  }
+};
 
 template <int T>
 FS_DEVICE void wide(WideShared& sh, const WideMatrix& w, const float* x, float* y, i32 cols) {
   const i32 row0 = (i32)fs_bid_x() * WIDE_ROWS, col0 = (i32)fs_bid_y() * WIDE_COLS, warp = (i32)fs_warp();
   const i32 rows = w.m - row0 < WIDE_ROWS ? w.m - row0 : WIDE_ROWS, segments = (w.k + FS_SEGMENT - 1) / FS_SEGMENT;
   const bool mine = col0 + warp * FS_DOT_VECTORS < cols;
-  WideRaw<T> next;
-  wide_fetch<T>(next, w, row0 + warp, 0);
-  i32 stage = 0;
+  WideRaw<T> raw;
+  WideNext next = {0, 0};
+  wide_fetch<T>(raw, w, row0 + warp, 0);
+  wide_unpack<T>(sh.stage[0][warp], raw);
+  next.step(rows, segments);
+  wide_fetch<T>(raw, w, row0 + warp + next.t, next.segment);
+  i32 turn = 0;
   FS_ROLLED for (i32 s = 0; s < segments; s++) {
     FsDotVectors v;
     if ((s + 1) * FS_SEGMENT <= w.k)
       wide_columns<true>(v, x, col0 + warp * FS_DOT_VECTORS, s, w.k, cols);
     else
       wide_columns<false>(v, x, col0 + warp * FS_DOT_VECTORS, s, w.k, cols);
-    FS_ROLLED for (i32 t = 0; t < rows; t += WIDE_STAGE, stage ^= 1) {
-      wide_unpack<T>(sh.stage[stage][warp], next);
-      fs_barrier();
-      const bool last = t + WIDE_STAGE >= rows;
-      wide_fetch<T>(next, w, row0 + warp + (last ? 0 : t + WIDE_STAGE), last && s + 1 < segments ? s + 1 : s);
-      if (mine) wide_add(sh, v, sh.stage[stage], t, s == 0);
+    FsDotBehind behind;
+    behind.clear();
+    FS_ROLLED for (i32 t = 0; t < rows; t += WIDE_STAGE, turn ^= 1) {
+      const FsDotRow* stage = sh.stage[turn];
+      fs_barrier();  // the stage is filled, and the other one free again
+      if (mine) {
+        const float before = fs_dot_four(behind, v, stage);
+        if (t > 0) wide_add(sh, t - 4, before, s == 0);
+      }
+      wide_unpack<T>(sh.stage[turn ^ 1][warp], raw);
+      next.step(rows, segments);
+      wide_fetch<T>(raw, w, row0 + warp + next.t, next.segment);
+      if (mine) wide_add(sh, t, fs_dot_four(behind, v, stage + 4), s == 0);
     }
+    if (mine) wide_add(sh, (rows - 1) / WIDE_STAGE * WIDE_STAGE + 4, fs_dot_end(behind), s == 0);
   }
   fs_barrier();
   const i32 r = (i32)fs_tid() % WIDE_ROWS;

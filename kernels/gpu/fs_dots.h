@@ -37,11 +37,48 @@ FS_DEVICE void fs_dot_load(FsDotLane& to, const FsDotRow& row) {
   FS_UNROLL for (int j = 0; j < FS_DOT_DEPTH / 4; j++) to.v[j] = at[8 * j];
 }
 
-// Lane l returns the row's dot with vector l / 4.
-FS_DEVICE float fs_dot_eight(const FsDotVectors& x, const FsDotLane& row) {
-  float p[FS_DOT_VECTORS];
+// The products of a row, by residue.
+FS_DEVICE void fs_dot_products(float (&p)[FS_DOT_VECTORS], const FsDotVectors& x, const FsDotRow& from) {
+  FsDotLane row;
+  fs_dot_load(row, from);
   FS_UNROLL for (int n = 0; n < FS_DOT_VECTORS; n++) p[n] = 0.0f;
   FS_UNROLL for (int i = 0; i < FS_DOT_DEPTH; i++)
     FS_UNROLL for (int n = 0; n < FS_DOT_VECTORS; n++) p[n] = fs_fma(x.v[n][i], row.v[i / 4].v[i % 4], p[n]);
-  return fs_fold_eight(p);
+}
+
+// Sums over lanes run one row behind the products, so that neither waits for the other: the last row's products, and
+// the sums of those before it that a lane keeps.
+struct FsDotBehind {
+  float p[FS_DOT_VECTORS], mine;
+
+  // Of no rows.
+  FS_DEVICE_MEMBER void clear() {
+    mine = 0.0f;
+    FS_UNROLL for (int n = 0; n < FS_DOT_VECTORS; n++) p[n] = 0.0f;
+  }
+};
+
+// Ends the four rows before: lane l returns the dot of vector l / 4 with row l % 4.
+FS_DEVICE float fs_dot_end(const FsDotBehind& behind) {
+  const float sum = fs_fold_eight(behind.p);
+  return fs_lane() % 4 == 3 ? sum : behind.mine;
+}
+
+// Begins four rows, and ends those before.
+FS_DEVICE float fs_dot_four(FsDotBehind& behind, const FsDotVectors& x, const FsDotRow* rows) {
+  float done = 0.0f, mine = 0.0f;
+  FS_UNROLL for (u32 u = 0; u < 4; u++) {
+    float p[FS_DOT_VECTORS];
+    fs_dot_products(p, x, rows[u]);
+    if (u == 0) {
+      done = fs_dot_end(behind);
+    } else {
+      const float sum = fs_fold_eight(behind.p);
+      mine = fs_lane() % 4 == u - 1 ? sum : mine;
+    }
+    FS_UNROLL for (int n = 0; n < FS_DOT_VECTORS; n++) behind.p[n] = p[n];
+    fs_schedule_fence();
+  }
+  behind.mine = mine;
+  return done;
 }
