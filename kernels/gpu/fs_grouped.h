@@ -215,10 +215,16 @@ FS_DEVICE void grouped_pairs(GroupedShared& sh, const FsTiled<F>& w, const FsTil
     fs_copy_wait<0>();
     fs_barrier();  // the stage is filled, and the other one free again
     if (group + 1 < w.groups) grouped_stage<GroupedHalves<F>::ON>(sh.stage[(group + 1) & 1], copies, group + 1, blocks);
+    GroupedBlock<F> b, last;
     FS_UNROLL for (int e = 0; e < 4; e++) {
-      GroupedBlock<F> b;
-      grouped_decode<F>(b, now, e, table);
-      if (e == 3) grouped_load<F>(now, w, tile, row0, group + 1 < w.groups ? group + 1 : group);
+      if (e < 3)
+        grouped_decode<F>(b, now, e, table);
+      else
+        b = last;
+      if (e == 2) {  // the last block's words are decoded early: the next group's are on their way for two blocks
+        grouped_decode<F>(last, now, 3, table);
+        grouped_load<F>(now, w, tile, row0, group + 1 < w.groups ? group + 1 : group);
+      }
       if (group * 4 + e >= blocks) continue;  // the same for all threads, as the next
       FS_UNROLL for (int n = 0; n < PAIRS * GROUPED_STEP; n++) grouped_step<F>(acc[n], b, sh.stage[group & 1], e, (u32)(n * FS_TILE_N));
       fs_schedule_fence();
