@@ -325,3 +325,39 @@ pub fn merge(s: &Shape, out: &Output) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "rotated elements", out.n_rot)?))
         .arg(Arg::I32(int(NAME, "keys", s.stride)?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        positions: 385,
+        heads: 64,
+        dim: 512,
+        rows: 256,
+        stride: 640,
+    };
+
+    #[test]
+    fn many_positions_of_wide_heads_have_kernels_of_their_own() {
+        assert!(many(64, 512, 64) && !many(63, 512, 64));
+        assert!(!many(64, 256, 64) && !many(64, 512, 128));
+        assert_eq!((entries(true, 512), entries(false, 512)), (128, 512));
+        let call = many_weights(&SHAPE, 64, 100, 1.0).unwrap();
+        assert_eq!((call.grid, call.shared), ([385, 1, 1], 65_536));
+        let out = Output {
+            n_rot: 64,
+            floats: false,
+            a8: true,
+        };
+        let heads = Shape { heads: 72, ..SHAPE };
+        let call = many_values(&heads, 64, 100, &out).unwrap();
+        assert_eq!(call.grid, [770, 2, 1], "two halves, 64 heads a block");
+        let turned = Output { n_rot: 32, ..out };
+        assert!(many_values(&SHAPE, 64, 100, &turned).is_err());
+        for (s, n_rot) in [(Shape { dim: 256, ..SHAPE }, 64), (SHAPE, 128), (SHAPE, 0)] {
+            assert!(many_weights(&s, n_rot, 100, 1.0).is_err(), "{s:?}");
+            assert!(many_values(&s, n_rot, 100, &out).is_err(), "{s:?}");
+        }
+    }
+}
