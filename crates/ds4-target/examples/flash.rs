@@ -298,7 +298,11 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
     let (start, mut values, mut differing) = (Instant::now(), 0, 0);
     let mut at = 0;
     let steps = (0..a.compare).map(|_| (1, 1));
-    for (n, keep) in [(a.chunk, a.chunk)].into_iter().chain(steps).chain([(4, 2)]) {
+    for (n, keep) in [(a.chunk, a.chunk)]
+        .into_iter()
+        .chain(steps)
+        .chain([(4, 2)])
+    {
         let want = logits(&mut cpu, x, &ids[at..at + n], keep)?;
         let got = logits(t, y, &ids[at..at + n], keep)?;
         let wrong = want.iter().zip(&got).filter(|(w, g)| w != g).count();

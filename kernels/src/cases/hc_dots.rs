@@ -13,12 +13,12 @@ use crate::launch::{Call, route};
 /// Streams as they are, after a block, and after slots and a block.
 const AFTER: [Option<usize>; 3] = [None, Some(0), Some(6)];
 
-/// Every format; segments whole, short, and over two streams; one to nine tokens.
+/// Every format; segments whole, short, and over two streams; one to 33 tokens.
 ///
 /// # Errors
 /// A failed launch.
 pub(super) fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96)];
+    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96), (33, 160)];
     if depth == Depth::Full {
         shapes.extend([(1, 4096), (2, 4096), (8, 4096), (3, 7168), (1, 8192)]);
     }
@@ -96,6 +96,13 @@ fn chain<R: Runner>(
     let now = if after.is_some() { now } else { x };
     let got = to_f32(&runner.read(now)?);
     outcomes.push(compare_f32(format!("{name} streams"), &next, &got));
+    let again = runner.poisoned(n * hc::segments(d) * (SITE + 1) * 4)?;
+    let call = hc::dots_many(format, n, d)?;
+    runner.launch(&call, &[now, w, again])?;
+    let (dots, squares) = summed(&to_f32(&runner.read(again)?), d);
+    let name = format!("{} {n}x{d}", call.kernel);
+    outcomes.push(compare_f32(format!("{name} dots"), &m, &dots));
+    outcomes.push(compare_f32(format!("{name} squares"), &want, &squares));
     outcomes.extend(pre(runner, &p, [n, d], &name, [now, part], (&next, &m))?);
     Ok(outcomes)
 }

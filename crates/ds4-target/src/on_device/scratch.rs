@@ -88,7 +88,7 @@ pub(crate) struct Scratch {
     pub(crate) x: Rows,
     /// The same of few tokens: dots that merge a sublayer read one and write the other. The blocks are `x`'s.
     pub(crate) x_other: Rows,
-    /// `[n, 24]` dots and weights of a site; `[few, segments, 25]` dots of few tokens in segments.
+    /// `[n, 24]` dots and weights of a site; `[n, segments, 25]` dots in segments.
     pub(crate) m: Slot,
     pub(crate) m_part: Slot,
     pub(crate) mix: Slot,
@@ -214,7 +214,7 @@ impl Scratch {
                 ..x
             },
             m: l.take(&[n, SITE, 4])?,
-            m_part: l.take(&[few, segments(d), SITE + 1, 4])?,
+            m_part: l.take(&[n, segments(d), SITE + 1, 4])?,
             mix: l.take(&[n, SITE, 4])?,
             h: rows(l, n, d)?,
             block: l.take(&[n, d, 4])?,

@@ -36,8 +36,8 @@ impl<R: Driver> Pass<'_, R> {
         Input::new(self.stream_rows(), self.n()).rows.x
     }
 
-    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`. Of few tokens the site is
-    /// left open: the sublayer finishes it ([`Self::take_site`]).
+    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`. The site is left open:
+    /// the sublayer finishes it ([`Self::take_site`]).
     pub(super) fn pre(
         &mut self,
         site: &Site,
@@ -45,8 +45,8 @@ impl<R: Driver> Pass<'_, R> {
         blocks: bool,
     ) -> Result<Input, KernelError> {
         let (n, s) = (self.n(), self.scratch);
-        let (dots, m) = if n <= hc::FEW && site.mix.tiles.is_none() {
-            (Dots::Segments, self.joined_dots(site)?)
+        let (dots, m) = if site.mix.tiles.is_none() {
+            (Dots::Segments, self.dots(site)?)
         } else {
             self.settle()?;
             let mut x = Input::new(self.stream_rows(), n);
@@ -59,13 +59,9 @@ impl<R: Driver> Pass<'_, R> {
             u: false,
             a8: blocks,
         };
-        let call = if dots == Dots::Segments {
-            let (iterations, eps) = (self.meta.hc_iterations as usize, self.meta.hc_eps);
-            self.streams.site = Some(hc::Open { iterations, eps });
-            hc::pre_open(&self.site(n), dots, beside)?
-        } else {
-            hc::pre(&self.site(n), dots, beside)?
-        };
+        let (iterations, eps) = (self.meta.hc_iterations as usize, self.meta.hc_eps);
+        self.streams.site = Some(hc::Open { iterations, eps });
+        let call = hc::pre_open(&self.site(n), dots, beside)?;
         let mut slots = vec![self.x(), m, site.base, site.scale, norm, mix, h.rows.x];
         slots.extend(h.block_slots());
         self.gpu.put(&call, &slots)?;
@@ -93,11 +89,21 @@ impl<R: Driver> Pass<'_, R> {
         self.gpu.put(&call, &slots)
     }
 
-    /// Segments of a site's dots, with what is open merged on the way.
-    fn joined_dots(&mut self, site: &Site) -> Result<Slot, KernelError> {
+    /// Segments of a site's dots: of few tokens with what is open merged on the way.
+    fn dots(&mut self, site: &Site) -> Result<Slot, KernelError> {
         let (n, d) = (self.n(), self.meta.n_embd);
+        let row = 4 * hc::segments(d) * (hc::SITE + 1);
+        let part = self.scratch.m_part.rows(0, n, row);
+        let format = site.mix.format;
+        if n > hc::FEW {
+            self.settle()?;
+            let call = hc::dots_many(format, n, d)?;
+            self.gpu.read += site.mix.bytes;
+            self.gpu.put(&call, &[self.x(), site.mix.slot, part])?;
+            return Ok(part);
+        }
         let open = self.streams.open.take();
-        let call = hc::dots(site.mix.format, n, d, open)?;
+        let call = hc::dots(format, n, d, open)?;
         self.gpu.read += site.mix.bytes;
         let mut slots = vec![self.x(), site.mix.slot];
         if let Some(used) = open {
@@ -105,8 +111,6 @@ impl<R: Driver> Pass<'_, R> {
             self.streams.other = !self.streams.other;
             slots.push(self.x());
         }
-        let row = 4 * hc::segments(d) * (hc::SITE + 1);
-        let part = self.scratch.m_part.rows(0, n, row);
         slots.push(part);
         self.gpu.put(&call, &slots)?;
         Ok(part)
