@@ -21,6 +21,7 @@
 //   order    dot by rule 4; l and acc by fma in key order from +0
 #include "fourspark.h"
 #include "fs_math.h"
+#include "fs_packed.h"
 #include "fs_rows.h"
 
 static constexpr int PACKED_KEYS = 128, PACKED_HEADS = 4, PACKED_DIM = 512, PACKED_BLOCKS = PACKED_DIM / 64;
@@ -44,20 +45,12 @@ struct PackedRow {
   bool whole;
 };
 
-// Where fields of e4m3 lie in an f32, 2^-120 of their value; `top` has the code in its highest byte.
-FS_DEVICE float packed_fields(u32 top) { return fs_f32((u32)((i32)top >> 4) & 0x87f00000u); }
-// Both products are exact, or overflow as the reference's do.
-FS_DEVICE float packed_value(u32 top, float scale) { return fs_mul(fs_mul(packed_fields(top), 1.329227995784916e36f), scale); }
-
 // 8 bytes of a row, which starts at an even address.
 FS_DEVICE u32x2 packed_load(const u8* at, bool whole) {
   if (whole) return *(const u32x2*)at;
   const u16* half = (const u16*)at;
   return u32x2{half[0] | (u32)half[1] << 16, half[2] | (u32)half[3] << 16};
 }
-
-// Bit 7 of a byte becomes set where the code is NaN.
-FS_DEVICE u32 packed_nan(u32 codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
 
 // Sums of one key: residue 8 * (lane % 4) + e of rule 4's 32, four heads.
 struct PackedSums {
@@ -232,7 +225,7 @@ FS_DEVICE void packed_stage(PackedShared& sh, const PackedFour* query, const u8*
       const u32 key = keys[j];
       const u8* row = (key >> 31 ? comp : raw) + (u64)(key & 0x7fffffffu) * bytes;
       if (b == 0) sh.row[j] = row;
-      if (b < nope / 64) sh.scale[j][b] = fs_f32((u32)row[nope + b] << 23);
+      if (b < nope / 64) sh.scale[j][b] = packed_scale(row[nope + b]);
     }
   }
   fs_barrier();

@@ -37,6 +37,19 @@ FS_DEVICE i32 dense_log2(i32 n, i32 most) {
   return log2;
 }
 
+struct alignas(16) DenseFour {
+  float v[4];
+};
+
+// Element e of eight.
+template <int T, int LOADS>
+FS_DEVICE float dense_element(const u32x4 (&words)[LOADS], int e) {
+  if (T == DENSE_F32) return fs_f32(fs_word(words[e / 4 % LOADS], e % 4));
+  const u32 pair = fs_word(words[0], e / 2);
+  if (T == DENSE_F16) return fs_f16((u16)(pair >> (e % 2 * 16)));
+  return fs_f32(e % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
 // One segment of R rows and C columns: partial sums by k mod 32. FULL: all of it is inside. Rows and columns past the
 // last repeat it.
 template <int T, int R, int C, int OUTPUTS, bool FULL>
@@ -61,6 +74,32 @@ FS_DEVICE void dense_segment(float (&p)[OUTPUTS], const u8* w, const float* x, i
   }
 }
 
+// One whole segment of eight rows and a column by loads of 16 bytes: lane 4 r + g has residues 8 g and on of row r, and
+// returns the row's sum. Residues 16 and 8 apart lie in the lanes 2 and 1 apart, the others in one lane. Rows past the
+// last repeat it.
+template <int T>
+FS_DEVICE float dense_eight(const u8* w, const float* x, i32 row0, i32 segment, i32 m, i32 k) {
+  constexpr int LOADS = T == DENSE_F32 ? 2 : 1, AHEAD = FS_SEGMENT / 32 / LOADS;
+  const i32 row = row0 + (i32)fs_lane() / 4, first = segment * FS_SEGMENT + (i32)(fs_lane() % 4) * 8;
+  const u32x4* line = (const u32x4*)(w + ((u64)(row < m ? row : m - 1) * (u64)k + (u64)first) * (T == DENSE_F32 ? 4 : 2));
+  float p[8];
+  FS_UNROLL for (int e = 0; e < 8; e++) p[e] = 0.0f;
+  FS_UNROLL for (int part = 0; part < FS_SEGMENT / 32; part += AHEAD) {
+    u32x4 ws[AHEAD][LOADS];
+    FS_UNROLL for (int i = 0; i < AHEAD; i++)
+      FS_UNROLL for (int n = 0; n < LOADS; n++) ws[i][n] = fs_load_stream(line + (part + i) * 4 * LOADS + n);
+    FS_UNROLL for (int i = 0; i < AHEAD; i++) {
+      const DenseFour* at = (const DenseFour*)(x + first + (part + i) * 32);
+      const DenseFour xs[2] = {at[0], at[1]};
+      FS_UNROLL for (int e = 0; e < 8; e++) p[e] = fs_fma(dense_element<T>(ws[i], e), xs[e / 4].v[e % 4], p[e]);
+    }
+  }
+  FS_UNROLL for (u32 mask = 2; mask > 0; mask >>= 1)
+    FS_UNROLL for (int e = 0; e < 8; e++) p[e] = fs_add(p[e], fs_shfl_xor(p[e], mask));
+  FS_UNROLL for (int e = 0; e < 4; e++) p[e] = fs_add(p[e], p[e + 4]);
+  return fs_add(fs_add(p[0], p[2]), fs_add(p[1], p[3]));
+}
+
 // A segment's sums over lanes into `part`.
 template <int OUTPUTS>
 FS_DEVICE void dense_fold(float (&part)[OUTPUTS], const float (&p)[OUTPUTS]) {
@@ -78,11 +117,16 @@ FS_DEVICE void dense(DenseShared<WARPS, DenseOutputs<R, C>::N>& sh, i32 block, c
   constexpr int OUTPUTS = DenseOutputs<R, C>::N, MINE = (WARPS * OUTPUTS + WARPS * 32 - 1) / (WARPS * 32);
   const i32 segments = (k + FS_SEGMENT - 1) / FS_SEGMENT, log2 = dense_log2(segments, WARPS), slots = WARPS >> log2;
   const i32 warp = (i32)fs_warp(), row0 = (block * slots + (warp >> log2)) * R, col0 = (i32)fs_bid_y() * C;
+  // Rows and columns that can be read by 16 bytes.
+  const bool whole = R == 8 && C == 1 && k % 8 == 0 && ((u64)w | (u64)x) % 16 == 0;
   float total[MINE];
   FS_UNROLL for (int n = 0; n < MINE; n++) total[n] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
   for (i32 pass = 0; pass < segments; pass += WARPS) {
     const i32 segment = pass + (warp & ((1 << log2) - 1));
-    if (row0 < m && segment < segments) {  // the same for a warp
+    if (whole && row0 < m && (segment + 1) * FS_SEGMENT <= k) {  // the same for a warp, as the next
+      const float sum = dense_eight<T>(w, x + (u64)col0 * (u64)k, row0, segment, m, k);
+      if (fs_lane() % 4 == 0) sh.part[warp][fs_lane() / 4] = sum;
+    } else if (row0 < m && segment < segments) {
       float p[OUTPUTS];
       if ((segment + 1) * FS_SEGMENT <= k)
         dense_segment<T, R, C, OUTPUTS, true>(p, w, x, row0, col0, segment, m, k, cols);

@@ -42,7 +42,7 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
 
 // A format F: WORDS of codes, SCALES bytes, FILE bytes a file block; TWO: a scale for each half; NARROW: scales of
 // 4 significant bits from 2^-10 up, so that a scale times an exact dot is exact. eight(p, j): elements 8 j .. 8 j + 7
-// as signed bytes from PARTS words, word part(j, i) as p[i].
+// as signed bytes from PARTS words, word part(j, i) as p[i]. Formats with TWO: four(p, j, i), the first or last four of them.
 
 // 32 signed bytes of a block, in element order.
 struct FsLevels {
@@ -59,6 +59,9 @@ FS_DEVICE FsLevels fs_levels(const u32 (&words)[F::WORDS], u32 table) {
   }
   return v;
 }
+
+// Word i of two; i is known at run time only.
+FS_DEVICE u32 fs_either(const u32x2& v, u32 i) { return i == 0 ? v.x : v.y; }
 
 struct FsFp4Fast {
   static constexpr int WORDS = 4, PARTS = 1, SCALES = 1, FILE = 17;
@@ -80,6 +83,7 @@ struct FsFp4 {
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::eight(p, j, table); }
+  FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) { return fs_either(eight(p, j, table), i); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw & 255), fs_ue4m3(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return (u32)b[16] | (u32)b[17] << 8; }
@@ -112,6 +116,9 @@ struct FsFp2 {
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) {
     return fs_pick_nibbles(0, table, p[0] >> (j % 2 * 2) & 0x33333333u);
   }
+  FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) {
+    return fs_pick_nibbles(0, table, p[0] >> (j % 2 * 2 + 16 * i) & 0x3333u).x;
+  }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3_signed(raw & 255), fs_ue4m3_signed(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) { return (u32)b[e / 4] >> (e % 4 * 2) & 3; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
@@ -135,6 +142,10 @@ struct FsFp3 {
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32) {
     const u32 low = p[0] >> (j % 2 * 2) & 0x33333333u, high = p[1] >> j & 0x11111111u;
     return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2);
+  }
+  FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32) {
+    const u32 low = p[0] >> (j % 2 * 2 + 16 * i) & 0x3333u, high = p[1] >> (j + 16 * i) & 0x1111u;
+    return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2).x;
   }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp2::scale(raw); }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
@@ -189,6 +200,7 @@ struct FsFp6 {
     const u32 even = four(p[0] & 0x0f0f0f0fu, high & 0x03030303u, table), odd = four(p[0] >> 4 & 0x0f0f0f0fu, high >> 4 & 0x03030303u, table);
     return u32x2{fs_pick(odd, even, 0x05010400u), fs_pick(odd, even, 0x07030602u)};
   }
+  FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) { return fs_either(eight(p, j, table), i); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return FsFp4::scale(raw); }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) {
     const u32 at = 6 * e, byte = at / 8;  // a code may straddle two bytes; the scales follow the last

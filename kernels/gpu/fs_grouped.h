@@ -13,15 +13,24 @@
 static constexpr int GROUPED_COLS = 64, GROUPED_TILES = GROUPED_COLS / FS_TILE_N, GROUPED_STEP = 16 / FS_TILE_N;
 
 struct GroupedStage {
-  // A block's columns lie 32 bytes apart; the pad moves the next block to other banks.
+  // A block's columns lie 32 bytes apart (words of them in another order: GroupedHalves); the pad moves the next block to other banks.
   alignas(16) u8 q[4][GROUPED_COLS * 32 + 32];
   float d[4][GROUPED_COLS];
 };
 
-// What a lane holds of four blocks of 16 rows: the words that its levels need, and the scales of its result rows.
+// Whether a format's blocks are multiplied half by half: word t of a fragment is then four elements of each half, 4 t
+// and on, and activations are staged in that order.
+template <class F>
+struct GroupedHalves {
+  static constexpr bool ON = F::TWO && FS_TILE_HALVES;
+};
+
+// What a lane holds of four blocks of 16 rows: the words that its levels need (of either half), and the scales of its
+// result rows.
 template <class F>
 struct GroupedWords {
-  u32x4 words[FS_TILE_AW][F::PARTS];
+  static constexpr int SETS = GroupedHalves<F>::ON ? 2 : 1;
+  u32x4 words[FS_TILE_AW][SETS][F::PARTS];
   u32 scales[FS_TILE_CR][F::SCALES];
 };
 
@@ -30,34 +39,53 @@ FS_DEVICE void grouped_load(GroupedWords<F>& g, const FsTiled<F>& w, i32 tile, u
   const u32 lane = fs_lane();
   const u32x4* codes = w.codes + ((u64)tile * (u64)w.groups + (u64)group) * F::WORDS * 32 + row0;
   FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
-    FS_UNROLL for (u32 i = 0; i < F::PARTS; i++)
-      g.words[j][i] = fs_load_stream(codes + F::part(fs_tile_word(lane, j), i) * 32 + fs_tile_line(lane, j));
+    FS_UNROLL for (u32 h = 0; h < g.SETS; h++)
+      FS_UNROLL for (u32 i = 0; i < F::PARTS; i++) {
+        const u32 t = fs_tile_word(lane, j), word = g.SETS == 1 ? t : 2 * h + t / 2;
+        if (h == 1 && F::part(0, i) == F::part(2, i))  // a word of both halves
+          g.words[j][h][i] = g.words[j][0][i];
+        else
+          g.words[j][h][i] = fs_load_stream(codes + F::part(word, i) * 32 + fs_tile_line(lane, j));
+      }
   const i32 half = F::SCALES == 2 ? group % 4 / 2 : 0, first = F::SCALES == 2 ? group % 2 * 2 : group % 4;
   const u32x4* scales = w.scales + (((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES + (u64)half) * 32 + row0;
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int i = 0; i < F::SCALES; i++) g.scales[r][i] = ((const u32*)(scales + fs_tile_row(lane, r)))[first + i];
 }
 
-// One block ready to multiply. Formats of two scales need the dots of both halves apart: a fragment each, with the
-// other half's words zero.
+// One block ready to multiply. Formats of two scales need the dots of both halves apart: halves of fragments, or a
+// fragment each, with the other half's words zero.
 template <class F>
 struct GroupedBlock {
-  static constexpr int HALVES = F::TWO ? 2 : 1;
+  static constexpr int HALVES = F::TWO && !GroupedHalves<F>::ON ? 2 : 1;
   u32x2 a[HALVES][FS_TILE_AW];
   f32x2 scale[FS_TILE_CR];
   float shift[FS_TILE_CR];
+};
+
+// Word t of a fragment.
+template <class F>
+struct GroupedLevels {
+  FS_DEVICE_STATIC u32x2 of(const u32 (&p)[1][F::PARTS], u32 t, u32 table) { return F::eight(p[0], t, table); }
+  FS_DEVICE_STATIC u32x2 of(const u32 (&p)[2][F::PARTS], u32 t, u32 table) {
+    return u32x2{F::four(p[0], t / 2, t % 2, table), F::four(p[1], 2 + t / 2, t % 2, table)};
+  }
 };
 
 template <class F>
 FS_DEVICE void grouped_decode(GroupedBlock<F>& b, const GroupedWords<F>& g, int e, u32 table) {
   const u32 lane = fs_lane();
   FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) {
-    u32 p[F::PARTS];
-    FS_UNROLL for (int i = 0; i < F::PARTS; i++) p[i] = fs_word(g.words[j][i], e);
-    const u32x2 v = F::eight(p, fs_tile_word(lane, j), table);
-    const u32 first = F::TWO && fs_tile_word(lane, j) >= 2 ? 0u : 0xffffffffu;
+    const u32 t = fs_tile_word(lane, j);
+    u32 p[GroupedWords<F>::SETS][F::PARTS];
+    FS_UNROLL for (int h = 0; h < g.SETS; h++)
+      FS_UNROLL for (int i = 0; i < F::PARTS; i++) p[h][i] = fs_word(g.words[j][h][i], e);
+    b.a[0][j] = GroupedLevels<F>::of(p, t, table);
+    if (b.HALVES == 1) continue;
+    const u32x2 v = b.a[0][j];
+    const u32 first = t >= 2 ? 0u : 0xffffffffu;
     b.a[0][j] = u32x2{v.x & first, v.y & first};
-    if (F::TWO) b.a[b.HALVES - 1][j] = u32x2{v.x & ~first, v.y & ~first};
+    b.a[b.HALVES - 1][j] = u32x2{v.x & ~first, v.y & ~first};
   }
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
     const u32 raw = F::SCALES == 2 ? g.scales[r][e / 2 % F::SCALES] >> (e % 2 * 16) & 0xffff : g.scales[r][0] >> (e * 8) & 255;
@@ -75,23 +103,35 @@ FS_DEVICE float grouped_scaled(float scale, float shift, i32 dot) {
   return FP4F_MAGIC && F::NARROW ? fs_fma(scale, fs_f32((u32)dot), shift) : fs_mul(scale, grouped_value(dot));
 }
 
+template <class F>
+FS_DEVICE void grouped_dots(i32 (&dot)[2][FS_TILE_C], const GroupedBlock<F>& b, const u32x2 (&x)[FS_TILE_BW], const i32 (&start)[FS_TILE_C]) {
+#if FS_TILE_HALVES
+  if (F::TWO)
+    fs_tile_mma_halves(dot[0], dot[1], b.a[0], x, start);
+  else
+    fs_tile_mma(dot[1], b.a[0], x, start);
+#else
+  if (F::TWO) fs_tile_mma(dot[0], b.a[0], x, start);
+  fs_tile_mma(dot[1], b.a[b.HALVES - 1], x, start);
+#endif
+}
+
 // One block against the FS_TILE_N columns from `col`.
 template <class F>
 FS_DEVICE void grouped_step(float (&acc)[FS_TILE_C], const GroupedBlock<F>& b, const GroupedStage& stage, int e, u32 col) {
-  constexpr int HALVES = GroupedBlock<F>::HALVES;
   const u32 lane = fs_lane();
   u32x2 x[FS_TILE_BW];
   FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
     x[j] = *(const u32x2*)&stage.q[e][(col + fs_tile_line(lane, j)) * 32 + fs_tile_word(lane, j) * 8];
-  i32 start[FS_TILE_C], dot[HALVES][FS_TILE_C];
+  i32 start[FS_TILE_C], dot[2][FS_TILE_C];  // of the first half, and of the second or the whole
   FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) start[i] = FP4F_MAGIC ? FS_MAGIC_BITS : 0;
-  FS_UNROLL for (int h = 0; h < HALVES; h++) fs_tile_mma(dot[h], b.a[h], x, start);
+  grouped_dots<F>(dot, b, x, start);
   float d[FS_TILE_CC];
   fs_tile_columns(&stage.d[e][col], lane, d);
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
       const int i = r * FS_TILE_CC + c;
-      const float last = grouped_scaled<F>(F::TWO ? b.scale[r].y : b.scale[r].x, b.shift[r], dot[HALVES - 1][i]);
+      const float last = grouped_scaled<F>(F::TWO ? b.scale[r].y : b.scale[r].x, b.shift[r], dot[1][i]);
       acc[i] = fs_fma(d[c], F::TWO ? fs_fma(b.scale[r].x, grouped_value(dot[0][i]), last) : last, acc[i]);
     }
 }
@@ -114,76 +154,107 @@ FS_DEVICE GroupedCopies grouped_copies(const FsTiledColumns& my, const i8* q, co
   return to;
 }
 
+// 16 bytes of activations, half `half` of a block of column `col`; of HALVES four bytes of each half together.
+template <bool HALVES>
+FS_DEVICE void grouped_copy(GroupedStage& to, i32 e, i32 col, i32 half, const i8* from) {
+  if (HALVES) {
+    FS_UNROLL for (int t = 0; t < 4; t++) fs_copy4(&to.q[e][col * 32 + t * 8 + half * 4], from + 4 * t);
+  } else {
+    fs_copy16(&to.q[e][col * 32 + half * 16], from);
+  }
+}
+
 // Starts the copy of blocks 4 group .. 4 group + 3 that are inside.
+template <bool HALVES>
 FS_DEVICE void grouped_stage(GroupedStage& to, const GroupedCopies& my, i32 group, i32 blocks) {
   const i32 thread = (i32)fs_tid(), eq = thread % 8 / 2, ed = thread % 4;
   if (group * 4 + eq < blocks) {
     FS_UNROLL for (int i = 0; i < 2; i++)
-      fs_copy16(&to.q[eq][(thread / 8 + i * 32) * 32 + thread % 2 * 16], my.q[i] + (u64)group * 128);
+      grouped_copy<HALVES>(to, eq, thread / 8 + i * 32, thread % 2, my.q[i] + (u64)group * 128);
   }
   if (group * 4 + ed < blocks) fs_copy4(&to.d[ed][thread / 4], &my.d[(u64)group * 4].d);
   fs_copy_commit();
 }
 
-struct GroupedSums {
-  float v[GROUPED_TILES][FS_TILE_C];
-};
+static constexpr int GROUPED_SUMS = GROUPED_TILES * FS_TILE_C;
 
-// The whole rows row0 .. row0 + 15 of a tile against the block's columns. Called by all 256 threads.
-template <class F>
-FS_DEVICE void grouped_rows(GroupedSums& total, GroupedStage (&stage)[2], const FsTiled<F>& w, const FsTiledColumns& my, const i8* q,
-                            const fs_a8_meta* meta, i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
-  const GroupedCopies copies = grouped_copies(my, q, meta, blocks, per);
-  GroupedSums acc;
-  FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
+// What a block holds. Totals change once in 16 blocks of weights: they leave the registers to the sums of a segment.
+struct GroupedShared {
+  union {
+    GroupedStage stage[2];
+    float part[2][32][65];  // of gate and up, when the last stage is read: matrix, column, row; odd lines
+  };
+  float total[GROUPED_SUMS][256];  // a thread its own ones
+};
+static_assert(sizeof(GroupedShared) == 51456, "the launch gives as much");
+
+// Puts a segment's sums behind the totals of those before it. The sum of nothing is -0: -0 + a is a, bit for bit.
+template <int TILES>
+FS_DEVICE void grouped_total(GroupedShared& sh, float (&acc)[TILES][FS_TILE_C], bool first) {
+  FS_UNROLL for (int n = 0; n < TILES; n++)
     FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-      acc.v[n][i] = 0.0f;
-      total.v[n][i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
+      float* to = &sh.total[n * FS_TILE_C + i][fs_tid()];
+      *to = first ? acc[n][i] : fs_add(*to, acc[n][i]);
+      acc[n][i] = 0.0f;
     }
+}
+
+// The whole rows row0 .. row0 + 15 of a tile against 16 PAIRS of the block's columns, into the totals. Called by all
+// 256 threads. Without a branch for what a unit lacks, addresses and constants stay in registers.
+template <class F, int PAIRS>
+FS_DEVICE void grouped_pairs(GroupedShared& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
+                            i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
+  const GroupedCopies copies = grouped_copies(my, q, meta, blocks, per);
+  float acc[PAIRS * GROUPED_STEP][FS_TILE_C];
+  FS_UNROLL for (int n = 0; n < PAIRS * GROUPED_STEP; n++)
+    FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[n][i] = 0.0f;
   GroupedWords<F> now;
-  grouped_stage(stage[0], copies, 0, blocks);
+  grouped_stage<GroupedHalves<F>::ON>(sh.stage[0], copies, 0, blocks);
   grouped_load<F>(now, w, tile, row0, 0);
   for (i32 group = 0; group < w.groups; group++) {
     fs_copy_wait<0>();
     fs_barrier();  // the stage is filled, and the other one free again
-    if (group + 1 < w.groups) grouped_stage(stage[(group + 1) & 1], copies, group + 1, blocks);
+    if (group + 1 < w.groups) grouped_stage<GroupedHalves<F>::ON>(sh.stage[(group + 1) & 1], copies, group + 1, blocks);
+    GroupedBlock<F> b, last;
     FS_UNROLL for (int e = 0; e < 4; e++) {
-      GroupedBlock<F> b;
-      grouped_decode<F>(b, now, e, table);
-      if (e == 3) grouped_load<F>(now, w, tile, row0, group + 1 < w.groups ? group + 1 : group);
-      if (group * 4 + e >= blocks) continue;  // the same for all threads, as the next
-      FS_UNROLL for (int n = 0; n < GROUPED_TILES; n += GROUPED_STEP) {
-        if (n * FS_TILE_N >= my.count) continue;
-        FS_UNROLL for (int i = 0; i < GROUPED_STEP; i++)
-          grouped_step<F>(acc.v[n + i], b, stage[group & 1], e, (u32)((n + i) * FS_TILE_N));
+      if (e < 3)
+        grouped_decode<F>(b, now, e, table);
+      else
+        b = last;
+      if (e == 2) {  // the last block's words are decoded early: the next group's are on their way for two blocks
+        grouped_decode<F>(last, now, 3, table);
+        grouped_load<F>(now, w, tile, row0, group + 1 < w.groups ? group + 1 : group);
       }
+      if (group * 4 + e >= blocks) continue;  // the same for all threads, as the next
+      FS_UNROLL for (int n = 0; n < PAIRS * GROUPED_STEP; n++) grouped_step<F>(acc[n], b, sh.stage[group & 1], e, (u32)(n * FS_TILE_N));
       fs_schedule_fence();
     }
-    if (group % 4 != 3 && group + 1 != w.groups) continue;
-    FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
-      FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-        total.v[n][i] = fs_add(total.v[n][i], acc.v[n][i]);
-        acc.v[n][i] = 0.0f;
-      }
+    if (group % 4 == 3 || group + 1 == w.groups) grouped_total(sh, acc, group < 4);
   }
+}
+
+template <class F>
+FS_DEVICE void grouped_rows(GroupedShared& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
+                            i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
+  if (my.count > 48)
+    grouped_pairs<F, 4>(sh, w, my, q, meta, tile, row0, blocks, per, table);
+  else if (my.count > 32)
+    grouped_pairs<F, 3>(sh, w, my, q, meta, tile, row0, blocks, per, table);
+  else
+    grouped_pairs<F, 2>(sh, w, my, q, meta, tile, row0, blocks, per, table);
 }
 
 // ---- the product: 128 rows a block
 
-struct GroupedOne {
-  GroupedStage stage[2];
-};
-
 template <class F>
-FS_DEVICE void grouped_product(GroupedOne& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
+FS_DEVICE void grouped_product(GroupedShared& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
                                float* y, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
   const FsTiledColumns my = fs_tiled_columns<GROUPED_COLS>(units, order, cols);
   if (my.count <= 0) return;  // the same for all threads
   const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);
   const i32 tile = (i32)fs_bid_x() * 4 + (i32)fs_warp() / 2, safe = tile < w.tiles ? tile : w.tiles - 1;
   const u32 row0 = fs_warp() % 2 * 16, lane = fs_lane();
-  GroupedSums total;
-  grouped_rows<F>(total, sh.stage, w, my, q, meta, safe, row0, blocks, per, table);
+  grouped_rows<F>(sh, w, my, q, meta, safe, row0, blocks, per, table);
   FS_UNROLL for (int n = 0; n < GROUPED_TILES; n++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
       const i32 col = n * FS_TILE_N + (i32)fs_tile_col(lane, c);
@@ -191,20 +262,15 @@ FS_DEVICE void grouped_product(GroupedOne& sh, const u8* packed, const i8* q, co
       float* line = y + my.slot(col) * (u64)m;
       FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
         const i32 row = tile * 32 + (i32)(row0 + fs_tile_row(lane, r));
-        if (row < m) line[row] = total.v[n][r * FS_TILE_CC + c];
+        if (row < m) line[row] = sh.total[n * FS_TILE_C + r * FS_TILE_CC + c][fs_tid()];
       }
     }
 }
 
 // ---- gate, up and activation: 64 rows of both a block
 
-struct GroupedTwo {
-  GroupedStage stage[2];
-  float part[2][32][65];  // matrix, column, row; odd lines
-};
-
 template <class F>
-FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
+FS_DEVICE void grouped_gate_up(GroupedShared& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
                                const u32* order, const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, i32 cols,
                                u32 per, u32 table, float limit) {
   constexpr int TILES = GROUPED_TILES / 2;
@@ -213,15 +279,15 @@ FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, con
   const u32 warp = fs_warp(), lane = fs_lane(), rows = warp % 4 * 16;
   const FsTiled<F> w = fs_tiled_of<F>(warp < 4 ? gate : up, my.expert, m, blocks);
   const i32 tile = (i32)fs_bid_x() * 2 + (i32)(rows / 32), safe = tile < w.tiles ? tile : w.tiles - 1;
-  GroupedSums total;
-  grouped_rows<F>(total, sh.stage, w, my, q, meta, safe, rows % 32, blocks, per, table);
+  grouped_rows<F>(sh, w, my, q, meta, safe, rows % 32, blocks, per, table);
+  fs_barrier();  // the last stage is read by all
   FS_UNROLL for (int half = 0; half < 2; half++) {
     if (half * 32 >= my.count) continue;  // the same for all threads
     FS_UNROLL for (int n = 0; n < TILES; n++)
       FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
         FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++)
           sh.part[warp / 4][n * FS_TILE_N + (int)fs_tile_col(lane, c)][rows + fs_tile_row(lane, r)] =
-              total.v[half * TILES + n][r * FS_TILE_CC + c];
+              sh.total[(half * TILES + n) * FS_TILE_C + r * FS_TILE_CC + c][fs_tid()];
     fs_barrier();
     for (i32 o = (i32)warp; o < 64; o += 8) {
       const i32 c = o % 32, col = half * 32 + c, from = (i32)fs_bid_x() * 2 + o / 32;
@@ -241,7 +307,7 @@ FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, con
                                             const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,        \
                                             i32 cols, u32 per, u32 table) {                                               \
     fs_begin();                                                                                                           \
-    FS_SHARED(GroupedOne, sh);                                                                                            \
+    FS_SHARED_DYN(GroupedShared, sh);                                                                                     \
     grouped_product<F>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                \
   }                                                                                                                       \
   FS_EXPORT(grouped_product_##name, 256)                                                                                  \
@@ -251,7 +317,7 @@ FS_DEVICE void grouped_gate_up(GroupedTwo& sh, const u8* gate, const u8* up, con
                                             i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h,    \
                                             i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {               \
     fs_begin();                                                                                                           \
-    FS_SHARED(GroupedTwo, sh);                                                                                            \
+    FS_SHARED_DYN(GroupedShared, sh);                                                                                     \
     grouped_gate_up<F>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
   }                                                                                                                       \
   FS_EXPORT(grouped_gate_up_##name, 256)

@@ -80,20 +80,32 @@ FS_DEVICE void fs_tiled_stage(FsTiledInput<Q>& to, const FsTiledColumns& my, con
   fs_copy_commit();
 }
 
+// Groups of a segment that a lane has in flight: the first ones are asked for before their activations have come.
+template <class F>
+struct FsTiledAhead {
+  static constexpr int GROUPS = F::WORDS <= 4 ? 2 : 1;  // other warps fill the gaps
+  FsTiledGroup<F> group[GROUPS];
+};
+
+template <class F>
+FS_DEVICE void fs_tiled_begin(FsTiledAhead<F>& ahead, const FsTiled<F>& w, i32 tile, i32 segment) {
+  FS_UNROLL for (i32 g = 0; g < FsTiledAhead<F>::GROUPS; g++) fs_tiled_load<F>(ahead.group[g], w, tile, segment * 4 + g);
+}
+
 // Sums of one segment of this lane's row, over the blocks in order from +0. The segment's activations
 // start at block `local` of the input.
 template <class F, int Q>
-FS_DEVICE void fs_tiled_segment(float (&acc)[Q], const FsTiled<F>& w, const FsTiledInput<Q>& in, i32 tile, i32 segment, i32 local,
-                                i32 blocks, i32 count, u32 table) {
-  constexpr int AHEAD = F::WORDS <= 4 ? 2 : 1;  // groups in flight of a warp; other warps fill the gaps
+FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F>& ahead, const FsTiled<F>& w, const FsTiledInput<Q>& in, i32 tile,
+                                i32 segment, i32 local, i32 blocks, i32 count, u32 table) {
+  constexpr int AHEAD = FsTiledAhead<F>::GROUPS;
   FS_UNROLL for (int c = 0; c < Q; c++) acc[c] = 0.0f;
   FS_ROLLED for (i32 part = 0; part < 4; part += AHEAD) {
-    FsTiledGroup<F> group[AHEAD];
-    FS_UNROLL for (i32 g = 0; g < AHEAD; g++) fs_tiled_load<F>(group[g], w, tile, segment * 4 + part + g);
     FS_UNROLL for (i32 i = 0; i < AHEAD * 4; i++) {
+      const FsTiledGroup<F>& group = ahead.group[i / 4];
       u32 words[F::WORDS];
-      FS_UNROLL for (int j = 0; j < F::WORDS; j++) words[j] = fs_word(group[i / 4].word[j], i % 4);
-      const u32 raw = F::SCALES == 2 ? group[i / 4].scales[i % 4 / 2 % F::SCALES] >> (i % 2 * 16) & 0xffff : group[i / 4].scales[0] >> (i % 4 * 8) & 255;
+      FS_UNROLL for (int j = 0; j < F::WORDS; j++) words[j] = fs_word(group.word[j], i % 4);
+      const u32 raw = F::SCALES == 2 ? group.scales[i % 4 / 2 % F::SCALES] >> (i % 2 * 16) & 0xffff : group.scales[0] >> (i % 4 * 8) & 255;
+      if (i % 4 == 3 && part + AHEAD < 4) fs_tiled_load<F>(ahead.group[i / 4], w, tile, segment * 4 + part + AHEAD + i / 4);
       const FsLevels levels = fs_levels<F>(words, table);
       const f32x2 s = F::scale(raw);
       const i32 at = local + part * 4 + i;

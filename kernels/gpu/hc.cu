@@ -10,7 +10,8 @@
 //   shapes   x [n][4][d] f32, m [n][24] or [n][segments][25] of hc_dots, base [24], scale [3], norm [d], mix [n][24] (pre 4, post 4,
 //            C [source][destination] 16), u [n][d] or null, h [n][d]; q [n][d] i8 and meta [n][d / 32] of
 //            a8_quantise of h, or null; d up to 8192, with q a multiple of 32
-//   launch   grid (n, 2) of 512 threads: part 0 makes pre, u and h, part 1 post and C
+//   launch   grid (n, 2) of 512 threads: part 0 makes pre, u and h, part 1 post and C; or (n, 1) with `open`: part 0 leaves what
+//            goes into the functions of post and C in their places, and a block of another kernel finishes them (FsHcOpen)
 //   cost     reads x once a part, without segments twice (from a cache), writes 4 to 10 bytes an element of h;
 //            x waits in registers for its weights
 //   order    sums of squares by rule 4; u from stream 0 up by fma; sums of four in index order
@@ -106,15 +107,23 @@ struct HcOut {
   fs_a8_meta* meta;
 };
 
-// Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written.
-FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const float* base, float scale, const float* norm, float* mix,
-                           const HcOut& out, i32 d, float r, float rms_eps, float eps) {
+// What a thread's dot is mixed with.
+struct HcTerm {
+  float base, scale;
+
+  FS_DEVICE_MEMBER float of(float m, float r) const { return fs_fma(fs_mul(m, r), scale, base); }
+};
+
+// Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written; `term` is those of
+// dots 0 to 3 in the first threads.
+FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const HcTerm& term, const float* norm, float* mix, const HcOut& out, i32 d,
+                           float r, float rms_eps, float eps) {
   const u64 row = (u64)fs_bid_x() * (u64)d;
   const i32 thread = (i32)fs_tid();
   float weights[HC_EACH];  // all reads before the first write, so that they overlap
   FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) weights[t] = t * HC_THREADS + thread < d ? norm[t * HC_THREADS + thread] : 0.0f;
   if (thread < HC_STREAMS) {
-    const float pre = fs_add(fs_sigmoid(fs_fma(fs_mul(sh.m[thread], r), scale, base[thread])), eps);
+    const float pre = fs_add(fs_sigmoid(term.of(sh.m[thread], r)), eps);
     sh.mix[thread] = pre;
     mix[thread] = pre;
   }
@@ -140,35 +149,19 @@ FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const float* base, 
   }
 }
 
-// The sum in index order of four lanes that lie `stride` apart, from `first`.
-FS_DEVICE float hc_four(float v, u32 first, u32 stride) {
-  float part[4];
-  FS_UNROLL for (u32 i = 0; i < 4; i++) part[i] = fs_shfl(v, first + i * stride);
-  return fs_add(fs_add(fs_add(part[0], part[1]), part[2]), part[3]);
-}
-
-// C of one warp: lane 4 j + k holds C[j][k]; lanes 16 to 31 repeat the first ones.
-FS_DEVICE float hc_sinkhorn(float z, i32 iterations, float eps) {
-  const u32 lane = fs_lane(), row = lane & ~3u, column = (lane & 16) | (lane & 3);
-  float peak = fs_f32(0xff800000u);
-  FS_UNROLL for (u32 i = 0; i < 4; i++) peak = fs_max(peak, fs_shfl(z, row + i));
-  const float e = fs_exp(fs_sub(z, peak));
-  float c = fs_add(fs_div(e, hc_four(e, row, 1)), eps);
-  c = fs_div(c, fs_add(hc_four(c, column, 4), eps));
-  for (i32 i = 1; i < iterations; i++) {
-    c = fs_div(c, fs_add(hc_four(c, row, 1), eps));
-    c = fs_div(c, fs_add(hc_four(c, column, 4), eps));
-  }
-  return c;
-}
-
 FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
                           const float* FS_RESTRICT scale, const float* FS_WEIGHTS norm, float* mix, float* u, float* h, i8* q,
-                          fs_a8_meta* meta, i32 segments, i32 d, i32 iterations, float rms_eps, float eps) {
+                          fs_a8_meta* meta, i32 segments, i32 d, i32 iterations, i32 open, float rms_eps, float eps) {
   fs_begin();
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
+  // Which dot a thread mixes, all of them in one part or 0 to 3, C (warp 0) and post in two: read before anybody waits for
+  // sums.
+  const u32 thread = fs_tid(), all = thread < FS_SITE ? thread : FS_SITE - 1;
+  const u32 at = open ? all : fs_bid_y() == 0 ? thread & 3 : fs_warp() == 0 ? 8 + (thread & 15) : HC_STREAMS + (thread & 3);
+  const u32 kind = at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2;
+  const HcTerm term = {base[at], scale[kind]};
   HcStreams v;
   if (fs_bid_y() == 0) hc_load(v, streams, d);
   float r;
@@ -178,14 +171,13 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
     r = hc_given(sh, m + token * FS_SITE, FS_SITE, streams, d, rms_eps);
   mix += token * FS_SITE;
   if (fs_bid_y() == 0) {
-    hc_collapse(sh, v, base, scale[0], norm, mix, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
+    hc_collapse(sh, v, term, norm, mix, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
+    if (open && thread >= HC_STREAMS && thread < FS_SITE) mix[at] = term.of(sh.m[at], r);
   } else if (fs_warp() == 0) {
-    const u32 lane = fs_lane(), at = 8 + (lane & 15);
-    const float c = hc_sinkhorn(fs_fma(fs_mul(sh.m[at], r), scale[2], base[at]), iterations, eps);
-    if (lane < 16) mix[at] = c;
+    const float c = fs_hc_sinkhorn(term.of(sh.m[at], r), iterations, eps);
+    if (fs_lane() < 16) mix[at] = c;
   } else if (fs_warp() == 1 && fs_lane() < HC_STREAMS) {
-    const u32 at = HC_STREAMS + fs_lane();
-    mix[at] = fs_mul(2.0f, fs_sigmoid(fs_fma(fs_mul(sh.m[at], r), scale[1], base[at])));
+    mix[at] = fs_mul(2.0f, fs_sigmoid(term.of(sh.m[at], r)));
   }
 }
 FS_EXPORT(hc_pre, 512)
@@ -197,10 +189,11 @@ FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT 
   FS_SHARED(HcShared, sh);
   const u64 token = fs_bid_x();
   const float* streams = x + token * HC_STREAMS * (u64)d;
+  const HcTerm term = {base[fs_lane() & 3], scale[0]};
   HcStreams v;
   hc_load(v, streams, d);
   const float r = hc_given(sh, m + token * HC_STREAMS, HC_STREAMS, streams, d, rms_eps);
-  hc_collapse(sh, v, base, scale[0], norm, mix + token * 4, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
+  hc_collapse(sh, v, term, norm, mix + token * 4, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
 }
 FS_EXPORT(hc_head, 512)
 

@@ -34,6 +34,11 @@ FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS 
   const u32 lane = fs_lane(), warp = fs_warp();
   const float* row = x + (u64)fs_bid_x() * (u64)n;
   const i32 segments = (n + FS_SEGMENT - 1) / FS_SEGMENT;
+  float ahead[RMS_AHEAD];  // this thread's first weights, on their way while the sum is made
+  FS_UNROLL for (int i = 0; i < RMS_AHEAD; i++) {
+    const i32 k = (i32)fs_tid() + 256 * i;
+    ahead[i] = w && k < n ? w[k] : 1.0f;
+  }
   float total = 0.0f;
   for (i32 first = 0; first < segments; first += 8) {
     const i32 segment = first + (i32)warp;
@@ -55,7 +60,8 @@ FS_KERNEL(rms_norm, 256, 1)(const float* FS_RESTRICT x, const float* FS_WEIGHTS 
     FS_UNROLL for (int i = 0; i < RMS_AHEAD; i++) {
       const i32 k = first + 256 * i;
       const float unit = k < n ? fs_mul(row[k], r) : 0.0f;
-      v[i] = w && k < n ? fs_mul(unit, w[k]) : unit;
+      const float weight = first == (i32)fs_tid() ? ahead[i] : w && k < n ? w[k] : 1.0f;
+      v[i] = w ? fs_mul(unit, weight) : unit;
     }
     FS_UNROLL for (int i = 0; i < RMS_AHEAD; i++) {
       const i32 k = first + 256 * i;

@@ -10,7 +10,8 @@
 //            units [n * used] and order [n * used] u32 as route_plan's, for up to 8 tokens; or units of
 //            {expert, slot, 1, 0}, every slot on its own, and no order; or neither;
 //            experts up to 512, used up to 16
-//   launch   grid ceil(n / 8) of 512 threads: 8 tokens a block
+//   launch   grid ceil(n / 8) of 512 threads: 8 tokens a block; with `mix` n more, each of which finishes a token's open site
+//            (fs_hc.h)
 //   cost     4 bytes a logit, about 60 flops a logit for the functions. Bound by latency: a warp finds the rank of
 //            each of 32 experts among them by 32 exchanges that do not wait for each other, then a thread counts how many of all
 //            groups' best come before its own; ranks are unique, so that no step of a selection follows another
@@ -19,8 +20,9 @@
 //            visits += experts chosen at least once
 //   shapes   chosen [slots] u32; visits u64 (added to) or null; order [slots] u32; units [slots] of {expert, first place in order,
 //            slots, 0}, those past the last all zero
-//   launch   one block of 512 threads, a thread an expert; for more tokens than route_top_k plans itself
-//   cost     a thread reads all of `chosen` twice
+//   launch   one block of 512 threads; for more tokens than route_top_k plans itself
+//   cost     `chosen` is read twice: a warp counts a part of the slots by expert, a thread an expert finds where each
+//            warp's slots of it go, then warps put theirs there, 32 at a time with two barriers
 // swiglu
 //   formula  silu(min(gate, limit)) * clamp(up, +-limit), then * weights[row] if there are weights
 //   shapes   gate, up, h [rows][n], weights [rows] or null
@@ -30,6 +32,7 @@
 //   shapes   slots [n][used][d], shared, out [n][d]
 //   launch   grid (ceil(d / 256), n) of 256 threads
 #include "fourspark.h"
+#include "fs_hc.h"
 #include "fs_math.h"
 #include "fs_rank.h"
 #include "fs_swiglu.h"
@@ -132,11 +135,20 @@ FS_DEVICE void route_order(RouteSlots& sh, const RouteOut& out, i32 slots, u32 w
   if ((u32)slot >= all) out.units[slot] = u32x4{0, 0, 0, 0};
 }
 
+// Whether this block is one beside those that route; it has finished its token's site then.
+FS_DEVICE bool route_beside(const FsHcOpen& open, i32 n) {
+  const i32 own = (n + ROUTE_TOKENS - 1) / ROUTE_TOKENS, block = (i32)fs_bid_x();
+  if (block < own) return false;
+  open.finish((u64)(block - own));
+  return true;
+}
+
 FS_KERNEL(route_top_k, 512, 1)(const float* FS_RESTRICT logits, const float* FS_RESTRICT bias, u32* FS_RESTRICT chosen,
                                float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units, u32* order, i32 n, i32 experts,
-                               i32 used, i32 wide, float scale) {
+                               i32 used, i32 wide, float scale, float* mix, i32 iterations, float eps) {
   fs_begin();
   FS_SHARED(RouteShared, sh);
+  if (route_beside(FsHcOpen{mix, iterations, eps}, n)) return;  // the same for all threads
   const i32 first = (i32)fs_bid_x() * ROUTE_TOKENS, tokens = n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS;
   const i32 groups = (experts + 31) / 32;
   for (i32 i = (i32)fs_warp(); i < tokens * groups; i += ROUTE_THREADS / 32) {
@@ -153,9 +165,11 @@ FS_EXPORT(route_top_k, 512)
 
 FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RESTRICT tokens, const u32* FS_RESTRICT table,
                               u32* FS_RESTRICT chosen, float* FS_RESTRICT weights, u64* counts, u64* visits, u32x4* units,
-                              u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale) {
+                              u32* order, i32 n, i32 experts, i32 used, i32 wide, float scale, float* mix, i32 iterations,
+                              float eps) {
   fs_begin();
   FS_SHARED(RouteSlots, sh);
+  if (route_beside(FsHcOpen{mix, iterations, eps}, n)) return;  // the same for all threads
   const i32 slot = (i32)fs_tid(), first = (i32)fs_bid_x() * ROUTE_TOKENS;
   const i32 slots = (n - first < ROUTE_TOKENS ? n - first : ROUTE_TOKENS) * used;
   if (slot < slots) {
@@ -170,32 +184,78 @@ FS_KERNEL(route_hash, 512, 1)(const float* FS_RESTRICT logits, const u32* FS_RES
 }
 FS_EXPORT(route_hash, 512)
 
+static constexpr int PLAN_WARPS = ROUTE_THREADS / 32;
+
 struct PlanShared {
   u32 slots[ROUTE_EXPERTS], units[ROUTE_EXPERTS];
+  u32 next[PLAN_WARPS][ROUTE_EXPERTS];  // a warp's slots of an expert: how many, then where the next one goes
 };
 
-FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
-                              i32 wide) {
-  fs_begin();
-  FS_SHARED(PlanShared, sh);
+// Units of this thread's expert, and where each warp's slots of it begin. `mine` slots in all.
+FS_DEVICE void plan_expert(PlanShared& sh, u32x4* units, u32 mine, u32 slots, u32 wide) {
   const u32 expert = fs_tid();
-  u32 mine = 0;
-  for (i32 s = 0; s < slots; s++) mine += chosen[s] == expert ? 1 : 0;
-  if (visits && mine > 0) fs_count(visits, (u64)1);
-  sh.slots[expert] = mine;
-  sh.units[expert] = (mine + (u32)wide - 1) / (u32)wide;
-  fs_barrier();
   u32 at = 0, unit = 0, all = 0;
   for (u32 e = 0; e < ROUTE_EXPERTS; e++) {
     at += e < expert ? sh.slots[e] : 0;
     unit += e < expert ? sh.units[e] : 0;
     all += sh.units[e];
   }
-  for (u32 first = 0; first < mine; first += (u32)wide, unit++)
-    units[unit] = u32x4{expert, at + first, mine - first < (u32)wide ? mine - first : (u32)wide, 0};
-  for (i32 s = 0; s < slots && mine > 0; s++)
-    if (chosen[s] == expert) order[at++] = (u32)s;
-  for (u32 u = all + expert; u < (u32)slots; u += ROUTE_EXPERTS) units[u] = u32x4{0, 0, 0, 0};
+  for (u32 first = 0; first < mine; first += wide, unit++)
+    units[unit] = u32x4{expert, at + first, mine - first < wide ? mine - first : wide, 0};
+  for (u32 u = all + expert; u < slots; u += ROUTE_EXPERTS) units[u] = u32x4{0, 0, 0, 0};
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) {
+    const u32 here = sh.next[w][expert];
+    sh.next[w][expert] = at;
+    at += here;
+  }
+}
+
+// Slots in their order: a warp takes 32 at a time of its part, a slot goes behind those of its expert in lower lanes.
+FS_DEVICE void plan_order(PlanShared& sh, const u32* chosen, u32* order, i32 slots, i32 part) {
+  const i32 first = (i32)fs_warp() * part, lane = (i32)fs_lane();
+  u32* next = sh.next[fs_warp()];
+  for (i32 step = 0; step < part; step += 32) {  // as many for every warp
+    const i32 slot = first + step + lane;
+    const u32 expert = slot < slots ? chosen[slot] : ~0u;
+    u32 before = 0, same = 0;
+    FS_UNROLL for (u32 other = 0; other < 32; other++) {
+      const bool equal = fs_shfl(expert, other) == expert;
+      same += equal ? 1 : 0;
+      before += equal && (i32)other < lane ? 1 : 0;
+    }
+    const u32 at = slot < slots ? next[expert] : 0;
+    fs_barrier();
+    if (slot < slots) {
+      order[at + before] = (u32)slot;
+      if (before == 0) next[expert] = at + same;
+    }
+    fs_barrier();
+  }
+}
+
+FS_KERNEL(route_plan, 512, 1)(const u32* FS_RESTRICT chosen, u64* visits, u32* FS_RESTRICT order, u32x4* FS_RESTRICT units, i32 slots,
+                              i32 wide) {
+  fs_begin();
+  FS_SHARED(PlanShared, sh);
+  const u32 expert = fs_tid();
+  // A part of the slots for each warp, a multiple of 32.
+  const i32 part = (slots + PLAN_WARPS * 32 - 1) / (PLAN_WARPS * 32) * 32;
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) sh.next[w][expert] = 0;
+  fs_barrier();
+  for (i32 step = (i32)fs_lane(); step < part; step += 32) {
+    const i32 slot = (i32)fs_warp() * part + step;
+    if (slot < slots) fs_count(&sh.next[fs_warp()][chosen[slot]], 1u);
+  }
+  fs_barrier();
+  u32 mine = 0;
+  FS_UNROLL for (int w = 0; w < PLAN_WARPS; w++) mine += sh.next[w][expert];
+  if (visits && mine > 0) fs_count(visits, (u64)1);
+  sh.slots[expert] = mine;
+  sh.units[expert] = (mine + (u32)wide - 1) / (u32)wide;
+  fs_barrier();
+  plan_expert(sh, units, mine, (u32)slots, (u32)wide);
+  fs_barrier();
+  plan_order(sh, chosen, order, slots, part);
 }
 FS_EXPORT(route_plan, 512)
 

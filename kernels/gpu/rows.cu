@@ -12,7 +12,8 @@
 //            [n][iheads][idim / 32] f32, or iheads 0; dim a multiple of 32 up to 512, n_rot even, idim a power of
 //            two, 32 to 512
 //   launch   grid (ceil(heads / 8) + 1 + ceil(iheads / 8), n) of 256 threads: the first blocks take a query head a
-//            warp, the next the key row, the others an index head a warp
+//            warp, the next the key row, the others an index head a warp; with `mix` one more, which finishes the token's
+//            open site (fs_hc.h)
 //   cost     8 bytes an element of a query head; 4 bytes an element of a row in, a row out; 5 an index element
 //   order    butterflies a + b, a - b with strides 1, 2, ..
 // query_heads_plain
@@ -21,6 +22,7 @@
 //   launch   grid (ceil(heads / 8), n) of 256 threads, a warp a head
 //   cost     8 bytes an element
 #include "fourspark.h"
+#include "fs_hc.h"
 #include "fs_math.h"
 #include "fs_rows.h"
 
@@ -129,10 +131,14 @@ FS_DEVICE void index_head(const IndexHeads& of, const f32x2* angles, i32 block, 
 
 template <bool PACKED>
 FS_DEVICE void heads_and_keys(RowsShared& sh, float* q, const float* x, const float* w, const f32x2* angles, const u32* slots, u8* store,
-                              const IndexHeads& index, i32 heads, i32 dim, i32 n_rot, float eps) {
+                              const IndexHeads& index, const FsHcOpen& open, i32 heads, i32 dim, i32 n_rot, float eps) {
   const i32 own = (heads + 7) / 8, block = (i32)fs_bid_x();  // a block's kind is the same for all threads
   if (block < own) {
     query_head<true>(q, angles, heads, dim, n_rot, eps);
+    return;
+  }
+  if (block > own + (index.heads + 7) / 8) {
+    open.finish(fs_bid_y());
     return;
   }
   if (block > own) {
@@ -152,17 +158,21 @@ FS_DEVICE void heads_and_keys(RowsShared& sh, float* q, const float* x, const fl
 
 FS_KERNEL(heads_and_keys_packed, 256, 2)(float* q, const float* FS_RESTRICT x, const float* FS_RESTRICT w, const f32x2* FS_RESTRICT angles,
                                          const u32* FS_RESTRICT slots, u8* store, const float* FS_RESTRICT iq, i8* FS_RESTRICT twice,
-                                         float* FS_RESTRICT scales, i32 heads, i32 dim, i32 n_rot, i32 iheads, i32 idim, float eps) {
+                                         float* FS_RESTRICT scales, i32 heads, i32 dim, i32 n_rot, i32 iheads, i32 idim, float eps, float* mix,
+                                         i32 iterations, float mix_eps) {
   fs_begin();
   FS_SHARED(RowsShared, sh);
-  heads_and_keys<true>(sh, q, x, w, angles, slots, store, IndexHeads{iq, twice, scales, iheads, idim}, heads, dim, n_rot, eps);
+  heads_and_keys<true>(sh, q, x, w, angles, slots, store, IndexHeads{iq, twice, scales, iheads, idim},
+                       FsHcOpen{mix, iterations, mix_eps}, heads, dim, n_rot, eps);
 }
 FS_EXPORT(heads_and_keys_packed, 256)
 
 FS_KERNEL(heads_and_keys_f32, 256, 2)(float* q, const float* FS_RESTRICT x, const float* FS_RESTRICT w, const f32x2* FS_RESTRICT angles,
-                                      const u32* FS_RESTRICT slots, float* store, i32 heads, i32 dim, i32 n_rot, float eps) {
+                                      const u32* FS_RESTRICT slots, float* store, i32 heads, i32 dim, i32 n_rot, float eps, float* mix,
+                                      i32 iterations, float mix_eps) {
   fs_begin();
   FS_SHARED(RowsShared, sh);
-  heads_and_keys<false>(sh, q, x, w, angles, slots, (u8*)store, IndexHeads{nullptr, nullptr, nullptr, 0, 32}, heads, dim, n_rot, eps);
+  heads_and_keys<false>(sh, q, x, w, angles, slots, (u8*)store, IndexHeads{nullptr, nullptr, nullptr, 0, 32},
+                        FsHcOpen{mix, iterations, mix_eps}, heads, dim, n_rot, eps);
 }
 FS_EXPORT(heads_and_keys_f32, 256)

@@ -20,7 +20,9 @@
 //   shapes   gate, up [experts][m][blocks], m a multiple of 32; h_q [slots][m] i8, h_meta [slots][m / 32],
 //            h [slots][m] f32 or null
 //   launch   as tiled_gemv with 512 threads: half of the warps for each matrix
-//   cost     the bytes of the visited matrices once a unit; 2 k m ops a slot; bound by memory
+//   cost     the bytes of the visited matrices once a unit; 2 k m ops a slot; bound by memory. A block's first weights are
+//            on their way while its activations come; two blocks and more share a multiprocessor (at most 64 registers a
+//            thread where experts of one token are joined), so that one waits while the other computes
 //   order    a lane a segment of a row: fma over its 16 blocks from +0; segments added in order
 // tiled_gate_up_with_F, tiled_gemv_with_F: the experts of one token, routed ones of format F and the shared one of
 // ROCmFP4_FAST, in one launch
@@ -75,12 +77,15 @@ FS_DEVICE void tiled_pass(TiledShared<Q, MATRICES>& sh, const FsTiled<F>& w, con
                           i32 pass, i32 blocks, u32 per, i32 log2, u32 table) {
   const i32 warp = (i32)fs_warp() % TILED_SEGMENTS, local = warp & ((1 << log2) - 1), segment = pass + local;
   const i32 tile = (i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2);
+  const i32 safe = tile < w.tiles ? tile : w.tiles - 1;
+  FsTiledAhead<F> ahead;
   fs_tiled_stage<Q, MATRICES * 256>(sh.input, my, q, meta, pass * FS_SEGMENT_BLOCKS, blocks, per);
+  fs_tiled_begin<F>(ahead, w, safe, segment < w.segments ? segment : w.segments - 1);
   fs_copy_wait<0>();
   fs_barrier();
   if (tile < w.tiles && segment < w.segments) {
     float acc[Q];
-    fs_tiled_segment<F, Q>(acc, w, sh.input, tile, segment, local * FS_SEGMENT_BLOCKS, blocks, my.count, table);
+    fs_tiled_segment<F, Q>(acc, ahead, w, sh.input, tile, segment, local * FS_SEGMENT_BLOCKS, blocks, my.count, table);
     FS_UNROLL for (int c = 0; c < Q; c++) sh.part[fs_warp() / TILED_SEGMENTS][warp][c][fs_lane()] = acc[c];
   }
   fs_barrier();
@@ -142,14 +147,14 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
   }
 }
 
-#define TILED_GEMV(name, F, Q)                                                                                            \
-  FS_KERNEL(tiled_gemv_##name##_##Q, 256, 1)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                       \
+#define TILED_GEMV(name, F, Q, occupancy)                                                                                 \
+  FS_KERNEL(tiled_gemv_##name##_##Q, 256, occupancy)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,               \
                                              const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,          \
                                              const u32* FS_RESTRICT order, float* FS_RESTRICT y, i8* FS_RESTRICT y_q,     \
                                              fs_a8_meta* FS_RESTRICT y_meta, i32 m, i32 blocks, i32 cols, u32 per,        \
                                              u32 table) {                                                                 \
     fs_begin();                                                                                                           \
-    FS_SHARED(TiledOne<Q>, sh);                                                                             \
+    FS_SHARED(TiledOne<Q>, sh);                                                                                           \
     tiled_gemv<F, Q>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_##name##_##Q, 256)
@@ -160,27 +165,27 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                                 i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h, \
                                                 i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {           \
     fs_begin();                                                                                                           \
-    FS_SHARED(TiledTwo<Q>, sh);                                                                             \
+    FS_SHARED(TiledTwo<Q>, sh);                                                                                           \
     tiled_gate_up<F, Q>(sh, gate, up, q, meta, fs_tiled_columns<Q>(units, order, cols), weights, h_q, h_meta, h, m,       \
                         blocks, per, table, limit);                                                                       \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_##name##_##Q, 512)
-#define TILED(name, F)                                                                                                    \
+#define TILED(name, F, occupancy)                                                                                         \
   FS_KERNEL(tiled_repack_##name, 256, 1)(const u8* FS_RESTRICT raw, u8* FS_RESTRICT packed, i32 m, i32 blocks) {          \
     fs_begin();                                                                                                           \
     tiled_repack<F>(raw, packed, m, blocks);                                                                              \
   }                                                                                                                       \
   FS_EXPORT(tiled_repack_##name, 256)                                                                                     \
-  TILED_GEMV(name, F, 1) TILED_GEMV(name, F, 4) TILED_GATE_UP(name, F, 1) TILED_GATE_UP(name, F, 4)
+  TILED_GEMV(name, F, 1, occupancy) TILED_GEMV(name, F, 4, 2) TILED_GATE_UP(name, F, 1) TILED_GATE_UP(name, F, 4)
 
-TILED(fp4f, FsFp4Fast)
-TILED(fp2, FsFp2)
-TILED(fp3, FsFp3)
-TILED(q8, FsQ8)
-TILED(mxfp4, FsMxfp4)
-TILED(fp4, FsFp4)
-TILED(fp6, FsFp6)
-TILED(fp8, FsFp8)
+TILED(fp4f, FsFp4Fast, 3)
+TILED(fp2, FsFp2, 3)
+TILED(fp3, FsFp3, 3)
+TILED(q8, FsQ8, 2)
+TILED(mxfp4, FsMxfp4, 3)
+TILED(fp4, FsFp4, 3)
+TILED(fp6, FsFp6, 2)
+TILED(fp8, FsFp8, 2)
 
 // The last unit along y is the shared expert, alone in its stack.
 FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
@@ -189,8 +194,8 @@ FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
   return FsTiledColumns{unit.x, unit.y, (i32)unit.z < 1 ? (i32)unit.z : 1, nullptr};
 }
 
-#define TILED_WITH(name, F)                                                                                               \
-  FS_KERNEL(tiled_gate_up_with_##name, 512, 1)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
+#define TILED_WITH(name, F, occupancy)                                                                                    \
+  FS_KERNEL(tiled_gate_up_with_##name, 512, 2)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
                                                const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,        \
                                                const float* FS_RESTRICT weights, i8* FS_RESTRICT h_q,                     \
                                                fs_a8_meta* FS_RESTRICT h_meta, const u8* FS_RESTRICT shared_gate,         \
@@ -207,7 +212,7 @@ FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
                                   blocks, 1, 0, shared_limit);                                                            \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_with_##name, 512)                                                                               \
-  FS_KERNEL(tiled_gemv_with_##name, 256, 1)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                        \
+  FS_KERNEL(tiled_gemv_with_##name, 256, occupancy)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,                \
                                             const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,           \
                                             float* FS_RESTRICT y, const u8* FS_RESTRICT shared,                           \
                                             const i8* FS_RESTRICT shared_q, const fs_a8_meta* FS_RESTRICT shared_meta,    \
@@ -222,6 +227,6 @@ FS_DEVICE FsTiledColumns tiled_one(const u32x4* units, u32 used) {
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_with_##name, 256)
 
-TILED_WITH(fp4f, FsFp4Fast)
-TILED_WITH(fp2, FsFp2)
-TILED_WITH(fp3, FsFp3)
+TILED_WITH(fp4f, FsFp4Fast, 3)
+TILED_WITH(fp2, FsFp2, 4)
+TILED_WITH(fp3, FsFp3, 4)

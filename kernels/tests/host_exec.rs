@@ -110,6 +110,9 @@ fn scores_and_key_lists_equal_the_reference() {
     for seed in [0, 1, 77] {
         check(&cases::index::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
     }
+    for shape in [Shape::Gfx11, Shape::Gfx12] {
+        check(&cases::index::run(&mut exec(5, shape), Depth::Quick).unwrap());
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The Flash model at full size with made-up weights (label synth) on a device: load, a few tokens held against
 //! the CPU bit by bit, then what passes cost.
 //!
-//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
-//! [--clock N] [--early-launch on|off]`. `--compare 0` compares nothing; `--clock N` prints the N longest kernels of a
+//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--chunk N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
+//! [--clock N] [--early-launch on|off]`. `--compare 0` compares nothing, `--chunk` is the tokens of the
+//! compared chunk; `--clock N` prints the N longest kernels of a
 //! step and of a chunk; `--early-launch off` lets no kernel start before the one ahead has ended. Shapes and names are
 //! those of the released model (`gguf::fixture`); experts are FP2 (gate, up) and FP3 (down), what antirez's mix holds in
 //! Q8_0 is FP4_FAST, the rest is stored as there. All tensors of a format share one buffer of pseudo-random blocks with
@@ -134,6 +135,7 @@ struct Args {
     device: String,
     cache: Option<std::path::PathBuf>,
     compare: usize,
+    chunk: usize,
     steps: usize,
     depths: Vec<usize>,
     widths: Vec<usize>,
@@ -147,6 +149,7 @@ fn args() -> Result<Args> {
         device: "cuda:0".into(),
         cache: None,
         compare: 3,
+        chunk: 8,
         steps: 50,
         depths: vec![64, 2048, 8192],
         widths: vec![1, 2, 3, 4, 5, 6, 8],
@@ -166,6 +169,7 @@ fn args() -> Result<Args> {
             "--device" => a.device = value,
             "--cache" => a.cache = Some(value.into()),
             "--compare" => a.compare = value.parse()?,
+            "--chunk" => a.chunk = value.parse()?,
             "--steps" => a.steps = value.parse()?,
             "--span" => a.options.span_max = value.parse()?,
             "--depth" => a.depths = numbers(&value)?,
@@ -290,11 +294,15 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
     }
     let mut cpu = CpuTarget::new(Arc::clone(model), a.options.clone())?;
     let (x, y) = (cpu.open()?, t.open()?);
-    let ids = ids(8 + a.compare + 4, 3);
+    let ids = ids(a.chunk + a.compare + 4, 3);
     let (start, mut values, mut differing) = (Instant::now(), 0, 0);
     let mut at = 0;
     let steps = (0..a.compare).map(|_| (1, 1));
-    for (n, keep) in [(8, 8)].into_iter().chain(steps).chain([(4, 2)]) {
+    for (n, keep) in [(a.chunk, a.chunk)]
+        .into_iter()
+        .chain(steps)
+        .chain([(4, 2)])
+    {
         let want = logits(&mut cpu, x, &ids[at..at + n], keep)?;
         let got = logits(t, y, &ids[at..at + n], keep)?;
         let wrong = want.iter().zip(&got).filter(|(w, g)| w != g).count();

@@ -1,4 +1,4 @@
-//! Cases of `dense.cu`: f32, f16 and bf16 matrices.
+//! Cases of `dense.cu` and `dense_wide.cu`: f32, f16 and bf16 matrices.
 
 use fpx_quant::{Format, Matrix, Out, matmul_f32};
 
@@ -43,6 +43,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         (515, 1024, 8),
         (514, 96, 9),
         (3, 4608, 17),
+        (70, 520, 67),
     ];
     if depth == Depth::Full {
         shapes.extend([
@@ -73,19 +74,16 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
                 0..cols,
                 &mut Out::new(&mut want, cols, rows),
             );
-            let buffers = [
-                runner.load(&w, 0)?,
-                runner.load(&f32_bytes(&x), 0)?,
-                runner.poisoned(want.len() * 4)?,
-            ];
-            let call = dense::product(format, rows, k, cols)?;
-            runner.launch(&call, &buffers)?;
-            let got = to_f32(&runner.read(buffers[2])?);
-            outcomes.push(compare_f32(
-                format!("{} {rows}x{k} by {cols}", call.kernel),
-                &want,
-                &got,
-            ));
+            let buffers = [runner.load(&w, 0)?, runner.load(&f32_bytes(&x), 0)?];
+            for call in [dense::product, dense::wide].map(|of| of(format, rows, k, cols)) {
+                let (call, y) = (call?, runner.poisoned(want.len() * 4)?);
+                runner.launch(&call, &[buffers[0], buffers[1], y])?;
+                outcomes.push(compare_f32(
+                    format!("{} {rows}x{k} by {cols}", call.kernel),
+                    &want,
+                    &to_f32(&runner.read(y)?),
+                ));
+            }
             runner.reset();
         }
         for (rows, k, cols) in &sets {

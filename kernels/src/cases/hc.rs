@@ -12,7 +12,7 @@ use crate::cpu::{
 use crate::launch::hc::{self, Beside, Dots, SITE, STREAMS, Site};
 
 const RMS_EPS: f32 = 1e-6;
-const EPS: f32 = 1e-6;
+pub(super) const EPS: f32 = 1e-6;
 
 /// Widths with short segments and without whole blocks, one and many tokens, one and twenty rounds.
 ///

@@ -3,20 +3,22 @@
 use fpx_quant::{Format, Matrix, Out, matmul_f32};
 
 use super::dense::weights;
-use super::hc::{Params, Want, posted};
+use super::hc::{EPS, Params, Want, posted};
 use super::{Depth, Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32};
 use crate::KernelError;
-use crate::launch::hc::{self, Beside, Dots, SITE, STREAMS, Site};
+use crate::launch::hc::{self, Beside, Dots, Open, SITE, STREAMS, Site};
+use crate::launch::rows::{self, Row, Tokens};
+use crate::launch::{Call, route};
 
 /// Streams as they are, after a block, and after slots and a block.
 const AFTER: [Option<usize>; 3] = [None, Some(0), Some(6)];
 
-/// Every format; segments whole, short, and over two streams; one to nine tokens.
+/// Every format; segments whole, short, and over two streams; one to 33 tokens.
 ///
 /// # Errors
 /// A failed launch.
 pub(super) fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96)];
+    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96), (33, 160)];
     if depth == Depth::Full {
         shapes.extend([(1, 4096), (2, 4096), (8, 4096), (3, 7168), (1, 8192)]);
     }
@@ -94,6 +96,13 @@ fn chain<R: Runner>(
     let now = if after.is_some() { now } else { x };
     let got = to_f32(&runner.read(now)?);
     outcomes.push(compare_f32(format!("{name} streams"), &next, &got));
+    let again = runner.poisoned(n * hc::segments(d) * (SITE + 1) * 4)?;
+    let call = hc::dots_many(format, n, d)?;
+    runner.launch(&call, &[now, w, again])?;
+    let (dots, squares) = summed(&to_f32(&runner.read(again)?), d);
+    let name = format!("{} {n}x{d}", call.kernel);
+    outcomes.push(compare_f32(format!("{name} dots"), &m, &dots));
+    outcomes.push(compare_f32(format!("{name} squares"), &want, &squares));
     outcomes.extend(pre(runner, &p, [n, d], &name, [now, part], (&next, &m))?);
     Ok(outcomes)
 }
@@ -125,16 +134,84 @@ fn pre<R: Runner>(
     for (out, _) in outs {
         buffers.push(runner.poisoned(out.len() * 4)?);
     }
-    let call = hc::pre(&site, Dots::Segments, Beside::default())?;
-    runner.launch(&call, &buffers)?;
     let mut outcomes = Vec::new();
-    for (at, (want, what)) in outs.into_iter().enumerate() {
-        let got = to_f32(&runner.read(buffers[5 + at])?);
-        outcomes.push(compare_f32(
-            format!("{name}, {} {what}", call.kernel),
-            want,
-            &got,
-        ));
+    for by in 0..4 {
+        let finisher = finisher(runner, by, n)?;
+        let call = match finisher {
+            None => hc::pre(&site, Dots::Segments, Beside::default())?,
+            Some(_) => hc::pre_open(&site, Dots::Segments, Beside::default())?,
+        };
+        for (at, (out, _)) in outs.iter().enumerate() {
+            buffers[5 + at] = runner.poisoned(out.len() * 4)?;
+        }
+        runner.launch(&call, &buffers)?;
+        let mut kernels = call.kernel.to_owned();
+        if let Some((call, mut given)) = finisher {
+            given.push(buffers[5]);
+            runner.launch(&call, &given)?;
+            kernels = format!("{kernels} and {}", call.kernel);
+        }
+        for (at, (want, what)) in outs.iter().enumerate() {
+            let got = to_f32(&runner.read(buffers[5 + at])?);
+            outcomes.push(compare_f32(format!("{name}, {kernels} {what}"), want, &got));
+        }
     }
     Ok(outcomes)
+}
+
+/// A launch that finishes open sites beside its own work, and its buffers without mix: one of three, or none.
+#[allow(clippy::type_complexity)] // a launch and its buffers
+fn finisher<R: Runner>(
+    runner: &mut R,
+    by: usize,
+    n: usize,
+) -> Result<Option<(Call, Vec<R::Buffer>)>, KernelError> {
+    const EXPERTS: usize = 8;
+    let open = Open {
+        iterations: 20,
+        eps: EPS,
+    };
+    let shape = route::Shape {
+        n,
+        experts: EXPERTS,
+        used: 1,
+        scale: 1.0,
+        counted: false,
+        units: route::Units::Later,
+    };
+    let row = Row { dim: 64, n_rot: 32 };
+    let tokens = Tokens {
+        n,
+        heads: 8,
+        rows: 1,
+        packed: false,
+        index: None,
+    };
+    let (call, reads, writes) = match by {
+        1 => {
+            let call = route::top_k_beside(&shape, Some(&open))?;
+            (call, vec![n * EXPERTS, EXPERTS], vec![n, n])
+        }
+        2 => {
+            let call = route::hash_beside(&shape, 1, Some(&open))?;
+            (call, vec![n * EXPERTS, n, 1], vec![n, n])
+        }
+        3 => {
+            let call = rows::heads_and_keys_beside(&row, &tokens, 1e-6, Some(&open))?;
+            (call, vec![n * 8 * 64, n * 64, 64, n * 32, n, 64], vec![])
+        }
+        _ => return Ok(None),
+    };
+    // Zeros: experts, tokens and rows that are there.
+    let mut given = Vec::new();
+    for words in reads {
+        given.push(runner.load(&vec![0; words * 4], 0)?);
+    }
+    for words in writes {
+        given.push(runner.poisoned(words * 4)?);
+    }
+    if by == 3 {
+        given[4] = runner.poisoned(n * 4)?; // all ones: key rows go nowhere
+    }
+    Ok(Some((call, given)))
 }

@@ -1,5 +1,6 @@
 //! Cases of `index.cu` and `select.cu`: scores, key lists, and lists that go on to attention.
 
+use super::reference::Activations;
 use super::rows::{Angles, index_heads, pack};
 use super::{
     Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32, u32_bytes,
@@ -10,7 +11,9 @@ use crate::cpu::{
     index_score_tile, index_scores_f32, kv_row_bytes, pack_index_row, quantise_index_heads,
     scale_in_place, top_k, unpack_index_tile, unpack_kv_row,
 };
-use crate::launch::attend::{Output, Shape, chunks_packed, merge};
+use crate::launch::a8::META_BYTES;
+use crate::launch::attend::CHUNK;
+use crate::launch::attend::{Output, Shape, chunks_packed, many_values, many_weights, merge};
 use crate::launch::index::{self, COMPRESSED, DIM, Lists, Place, Scores};
 
 /// Positions around the first that needs scores; lists with ties, wraps and stretches; lists into
@@ -19,13 +22,18 @@ use crate::launch::index::{self, COMPRESSED, DIM, Lists, Place, Scores};
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut scores = vec![(3, 5, 140), (1, 64, 300), (2, 2, 7)];
+    let mut scores = vec![(3, 5, 140), (1, 64, 300), (2, 2, 7), (10, 9, 150)];
     let mut selections = vec![(3, 40, 16), (2, 1000, 512), (1, 513, 512), (4, 9, 1)];
     let mut flows = vec![(3, 8, 200, 16), (1, 8, 40, 5), (2, 16, 150, 130)];
     if depth == Depth::Full {
         scores.extend([(8, 64, 8192), (1, 64, 70_000)]);
         selections.extend([(8, 8192, 512), (2, 100_000, 1024)]);
-        flows.extend([(1, 64, 2100, 512), (8, 64, 4000, 512), (9, 64, 600, 300)]);
+        flows.extend([
+            (1, 64, 2100, 512),
+            (8, 64, 4000, 512),
+            (9, 64, 600, 300),
+            (2, 72, 300, 44),
+        ]);
     }
     let mut outcomes = Vec::new();
     for (n, heads, rows) in scores {
@@ -37,7 +45,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         runner.reset();
     }
     for (n, heads, rows, k) in flows {
-        outcomes.push(flow(runner, n, heads, rows, k)?);
+        outcomes.extend(flow(runner, n, heads, rows, k)?);
         runner.reset();
     }
     Ok(outcomes)
@@ -57,7 +65,7 @@ struct Case {
 }
 
 impl Case {
-    /// The last position sees all rows, the first of several is skipped.
+    /// The last position sees all rows, the first of several is skipped. Every second one's rows begin one later.
     fn new(n: usize, heads: usize, rows: usize) -> Self {
         let mut noise = Noise::new((n * 1000 + rows) as u64);
         let (q, keys) = (
@@ -66,7 +74,7 @@ impl Case {
         );
         let w: Vec<f32> = (0..n * heads).map(|_| noise.value()).collect();
         let visible: Vec<usize> = (0..n)
-            .map(|i| rows - (n - 1 - i) * rows / (n + 1))
+            .map(|i| (rows - (n - 1 - i) * rows / (n + 1)).min(rows - i % 2))
             .collect();
         let size = index_row_bytes(DIM);
         let mut packed = vec![0xffu8; (FIRST + rows) * size];
@@ -100,10 +108,11 @@ impl Case {
         let mut w = self.w[i * heads..][..heads].to_vec();
         scale_in_place(&mut w, self.s.factor);
         let mut want = vec![0f32; v];
+        let keys = &self.keys[i % 2 * DIM..][..v * DIM];
         if of_packed {
-            tile_scores(q, &w, &self.keys[..v * DIM], &mut want);
+            tile_scores(q, &w, keys, &mut want);
         } else {
-            index_scores_f32(q, &w, &self.keys[..v * DIM], &mut want);
+            index_scores_f32(q, &w, keys, &mut want);
         }
         want
     }
@@ -162,7 +171,8 @@ fn scored<R: Runner>(
     let words: Vec<u32> = case.visible.iter().map(|v| *v as u32).collect();
     let mut load = |bytes: &[u8]| runner.load(bytes, 0);
     let (w, seen) = (load(&f32_bytes(&case.w))?, load(&u32_bytes(&words))?);
-    let firsts = load(&u32_bytes(&vec![FIRST as u32; n]))?;
+    let firsts: Vec<u32> = (0..n).map(|i| (FIRST + i % 2) as u32).collect();
+    let firsts = load(&u32_bytes(&firsts))?;
     let store = [&[f32::NAN; FIRST * DIM], &case.keys[..]].concat();
     let packed = [
         load(&codes)?,
@@ -182,6 +192,7 @@ fn scored<R: Runner>(
     let mut outcomes = Vec::new();
     for (call, inputs) in [
         (index::packed(&case.s)?, &packed[..]),
+        (index::packed_many(&case.s)?, &packed[..]),
         (index::floats(&case.s)?, &floats[..]),
     ] {
         let out = runner.poisoned(n * case.s.stride * 4)?;
@@ -407,7 +418,7 @@ fn flow<R: Runner>(
     heads: usize,
     comp_rows: usize,
     k: usize,
-) -> Result<Outcome, KernelError> {
+) -> Result<Vec<Outcome>, KernelError> {
     let f = Flow::new(n, heads, comp_rows, k);
     let place_bytes: Vec<u8> = f.places.iter().flat_map(Place::bytes).collect();
     let (places, scores) = (
@@ -424,6 +435,10 @@ fn flow<R: Runner>(
         runner.load(&f.raw.bytes, 0)?,
         runner.load(&f.comp.bytes, 0)?,
     );
+    let (sinks, angles) = (
+        runner.load(&f32_bytes(&f.sinks), 0)?,
+        runner.load(&f32_bytes(&f.angles.pairs), 0)?,
+    );
     let partial = n * f.shape.chunks() * heads * 4;
     let (m, l) = (runner.poisoned(partial)?, runner.poisoned(partial)?);
     let acc = runner.poisoned(partial * ROW)?;
@@ -431,21 +446,58 @@ fn flow<R: Runner>(
         &chunks_packed(&f.shape, ROT, comp_rows, f.scale)?,
         &[q, raw, comp, keys, counts, m, l, acc],
     )?;
-    let (sinks, angles) = (
-        runner.load(&f32_bytes(&f.sinks), 0)?,
-        runner.load(&f32_bytes(&f.angles.pairs), 0)?,
-    );
-    let out = runner.poisoned(f.q.len() * 4)?;
-    let output = Output {
-        n_rot: ROT,
-        floats: true,
-        a8: false,
-    };
+    let outs = outputs(runner, f.q.len())?;
+    let given = [&[m, l, acc, sinks, counts, angles][..], &outs].concat();
+    runner.launch(&merge(&f.shape, &OUTPUT)?, &given)?;
+    let name = |kernels| format!("lists and {kernels} {n}x{heads}x{ROW} best {k} of {comp_rows}");
+    let want = f.want();
+    let mut outcomes = compare(runner, &name("attend_chunk_packed"), &want, outs)?;
+    // The same of many positions: other kernels, whatever their number here.
+    let (m, l) = (runner.poisoned(partial)?, runner.poisoned(partial)?);
+    let weights = runner.poisoned(partial * CHUNK)?;
     runner.launch(
-        &merge(&f.shape, &output)?,
-        &[m, l, acc, sinks, counts, angles, out],
+        &many_weights(&f.shape, ROT, comp_rows, f.scale)?,
+        &[q, raw, comp, keys, counts, m, l, weights],
     )?;
-    let name = format!("lists and attend_chunk_packed {n}x{heads}x{ROW} best {k} of {comp_rows}");
-    let got = to_f32(&runner.read(out)?);
-    Ok(compare_f32(name, &f.want(), &got))
+    let outs = outputs(runner, f.q.len())?;
+    let given = [raw, comp, keys, counts, m, l, weights, sinks, angles];
+    let call = many_values(&f.shape, ROT, comp_rows, &OUTPUT)?;
+    runner.launch(&call, &[&given[..], &outs].concat())?;
+    outcomes.extend(compare(runner, &name("attend_many"), &want, outs)?);
+    Ok(outcomes)
+}
+
+/// What attention writes here.
+const OUTPUT: Output = Output {
+    n_rot: ROT,
+    floats: true,
+    a8: true,
+};
+
+/// Room for it.
+fn outputs<R: Runner>(runner: &mut R, n: usize) -> Result<[R::Buffer; 3], KernelError> {
+    Ok([
+        runner.poisoned(n * 4)?,
+        runner.poisoned(n)?,
+        runner.poisoned(n / 32 * META_BYTES)?,
+    ])
+}
+
+fn compare<R: Runner>(
+    runner: &mut R,
+    name: &str,
+    want: &[f32],
+    outs: [R::Buffer; 3],
+) -> Result<Vec<Outcome>, KernelError> {
+    let blocks = Activations::new(want, want.len() / ROW, ROW);
+    let got = to_f32(&runner.read(outs[0])?);
+    Ok(vec![
+        compare_f32(name, want, &got),
+        compare_bytes(format!("{name} q"), &blocks.q, &runner.read(outs[1])?),
+        compare_bytes(
+            format!("{name} d and sums"),
+            &blocks.meta,
+            &runner.read(outs[2])?,
+        ),
+    ])
 }

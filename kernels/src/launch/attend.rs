@@ -1,16 +1,26 @@
-//! Launches of `attend.cu` and `attend_packed.cu`: attention of query positions over key lists, contract rule 7.
+//! Launches of `attend.cu`, `attend_packed.cu` and `attend_many.cu`: attention of query positions over key lists,
+//! contract rule 7.
 
 use super::a8::META_BYTES;
-use super::{Arg, Call, bytes, grid_x, int, require};
+use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 use crate::cpu::kv_row_bytes;
 
 const SOURCE: &str = "attend.cu";
 const PACKED: &str = "attend_packed.cu";
+const MANY: &str = "attend_many.cu";
 /// Heads of a block.
 const HEADS: usize = 8;
 /// Heads of a block over packed rows: a decode step has few positions, and more blocks fill the device.
 const PACKED_HEADS: usize = 4;
+/// Heads of a block of `attend_many.cu`.
+const MANY_HEADS: usize = 64;
+/// Elements of its heads, and how many of them are rotated.
+const MANY_DIM: [usize; 2] = [512, 64];
+/// Its dynamic shared memory: 16 rows of 512 f32, and scores of 64 heads and 128 keys (`ManyWeights`).
+const MANY_SHARED: u32 = 64 << 10;
+/// Positions from which it pays: a block takes all heads of one, and with fewer most of a large device is idle.
+const MANY_POSITIONS: usize = 64;
 /// Keys of a chunk.
 pub const CHUNK: usize = 128;
 
@@ -92,6 +102,27 @@ impl Shape {
             .arg(Arg::I32(int(name, "keys", self.stride)?)))
     }
 
+    fn sinks(&self, call: Call) -> Result<Call, KernelError> {
+        let bytes = bytes(call.kernel, &[self.heads, 4])?;
+        Ok(call.arg(Arg::Read(bytes)))
+    }
+
+    /// Angles, and where results go.
+    fn outputs(&self, call: Call, out: &Output) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        let all = bytes(name, &[self.positions, self.heads, self.dim])?;
+        let write = |there, size| if there { Arg::Write(size) } else { Arg::Null };
+        let angles = match out.n_rot {
+            0 => Arg::Null,
+            n => Arg::Read(bytes(name, &[self.positions, n / 2, 8])?),
+        };
+        Ok(call
+            .arg(angles)
+            .arg(write(out.floats, all * 4))
+            .arg(write(out.a8, all))
+            .arg(write(out.a8, all / 32 * META_BYTES as u64)))
+    }
+
     /// The shape as grid rows.
     fn grid(value: usize) -> u32 {
         value as u32 // `check` bounded it
@@ -150,6 +181,109 @@ pub fn chunks_packed(
     Ok(call.arg(Arg::F32(scale)))
 }
 
+/// Whether [`many_weights`] and [`many_values`] take the place of [`chunks_packed`] and [`merge`]: they have kernels for
+/// such heads, and so many positions. The same bits whichever is taken.
+#[must_use]
+pub fn many(positions: usize, dim: usize, n_rot: usize) -> bool {
+    positions >= MANY_POSITIONS && [dim, n_rot] == MANY_DIM
+}
+
+/// Entries of the values of a position's chunk and head: [`many_weights`] keeps a weight a key, [`chunks_packed`] a sum an
+/// element.
+#[must_use]
+pub fn entries(many: bool, dim: usize) -> usize {
+    if many { CHUNK } else { dim }
+}
+
+impl Shape {
+    /// What both launches of `attend_many.cu` take ahead of the chunks' results: stores, lists.
+    fn begin_many(
+        &self,
+        name: &'static str,
+        blocks: usize,
+        (n_rot, compressed): (usize, usize),
+        q: Option<u64>,
+    ) -> Result<Call, KernelError> {
+        self.check(name)?;
+        let fits = [self.dim, n_rot] == MANY_DIM;
+        require(name, "dim", "512, 64 of them rotated", self.dim, fits)?;
+        let grid = [
+            grid_x(name, (self.positions * blocks) as u64)?,
+            grid_y(name, "heads", self.heads.div_ceil(MANY_HEADS))?,
+            1,
+        ];
+        let row = kv_row_bytes(self.dim, n_rot);
+        let mut call = Call::new(MANY, name, grid, 256);
+        if let Some(bytes) = q {
+            call = call.arg(Arg::Read(bytes));
+        }
+        Ok(call
+            .arg(Arg::Read(bytes(name, &[self.rows, row])?))
+            .arg(Arg::Read(bytes(name, &[compressed, row])?))
+            .arg(Arg::Read(bytes(name, &[self.positions, self.stride, 4])?))
+            .arg(Arg::Read(self.positions as u64 * 4)))
+    }
+
+    /// Bytes of m or l, and of weights.
+    fn weights(&self, name: &'static str) -> Result<(u64, u64), KernelError> {
+        let one = bytes(name, &[self.positions, self.chunks(), self.heads, 4])?;
+        let all = [self.positions, self.chunks(), CHUNK, self.heads, 4];
+        Ok((one, bytes(name, &all)?))
+    }
+}
+
+/// The weights of all keys of all positions. Buffers: q `[positions][heads][512]` f32, raw `[rows][584]` and comp
+/// `[compressed][584]` packed rows at addresses divisible by 8, keys, counts, m and l as [`chunks_packed`], weights
+/// `[positions][chunks][128][heads]` f32.
+///
+/// # Errors
+/// `Shape`: also heads that are not of 512 elements, 64 of them rotated.
+pub fn many_weights(
+    s: &Shape,
+    n_rot: usize,
+    compressed: usize,
+    scale: f32,
+) -> Result<Call, KernelError> {
+    const NAME: &str = "attend_many_weights";
+    let q = bytes(NAME, &[s.positions, s.heads, s.dim, 4])?;
+    let call = s.begin_many(NAME, 1, (n_rot, compressed), Some(q))?;
+    let (ml, weights) = s.weights(NAME)?;
+    let mut call = call
+        .arg(Arg::Write(ml))
+        .arg(Arg::Write(ml))
+        .arg(Arg::Write(weights))
+        .arg(Arg::I32(int(NAME, "heads", s.heads)?))
+        .arg(Arg::I32(int(NAME, "keys", s.stride)?))
+        .arg(Arg::F32(scale));
+    call.shared = MANY_SHARED;
+    Ok(call)
+}
+
+/// Values under the weights of [`many_weights`], put together. Buffers: raw, comp, keys, counts, m, l, weights as there;
+/// sinks, angles if turned back, out, q and meta as [`merge`].
+///
+/// # Errors
+/// `Shape`: also results turned back by other than 64 elements.
+pub fn many_values(
+    s: &Shape,
+    n_rot: usize,
+    compressed: usize,
+    out: &Output,
+) -> Result<Call, KernelError> {
+    const NAME: &str = "attend_many_values";
+    let turned = out.n_rot == 0 || out.n_rot == n_rot;
+    require(NAME, "rotated elements", "0 or 64", out.n_rot, turned)?;
+    let call = s.begin_many(NAME, 2, (n_rot, compressed), None)?;
+    let (ml, weights) = s.weights(NAME)?;
+    let call = call
+        .arg(Arg::Read(ml))
+        .arg(Arg::Read(ml))
+        .arg(Arg::Read(weights));
+    Ok(s.outputs(s.sinks(call)?, out)?
+        .arg(Arg::I32(int(NAME, "heads", s.heads)?))
+        .arg(Arg::I32(int(NAME, "keys", s.stride)?)))
+}
+
 /// What [`merge`] writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
@@ -178,24 +312,52 @@ pub fn merge(s: &Shape, out: &Output) -> Result<Call, KernelError> {
         Shape::grid(s.positions),
         Shape::grid(s.dim.div_ceil(128)),
     ];
-    let all = bytes(NAME, &[s.positions, s.heads, s.dim])?;
-    let write = |there, size| if there { Arg::Write(size) } else { Arg::Null };
-    let angles = match out.n_rot {
-        0 => Arg::Null,
-        n => Arg::Read(bytes(NAME, &[s.positions, n / 2, 8])?),
-    };
-    Ok(Call::new(SOURCE, NAME, grid, 128)
+    let call = Call::new(SOURCE, NAME, grid, 128)
         .arg(Arg::Read(ml))
         .arg(Arg::Read(ml))
-        .arg(Arg::Read(acc))
-        .arg(Arg::Read(bytes(NAME, &[s.heads, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.positions, 4])?))
-        .arg(angles)
-        .arg(write(out.floats, all * 4))
-        .arg(write(out.a8, all))
-        .arg(write(out.a8, all / 32 * META_BYTES as u64))
+        .arg(Arg::Read(acc));
+    let call = s
+        .sinks(call)?
+        .arg(Arg::Read(bytes(NAME, &[s.positions, 4])?));
+    Ok(s.outputs(call, out)?
         .arg(Arg::I32(int(NAME, "heads", s.heads)?))
         .arg(Arg::I32(int(NAME, "dim", s.dim)?))
         .arg(Arg::I32(int(NAME, "rotated elements", out.n_rot)?))
         .arg(Arg::I32(int(NAME, "keys", s.stride)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        positions: 385,
+        heads: 64,
+        dim: 512,
+        rows: 256,
+        stride: 640,
+    };
+
+    #[test]
+    fn many_positions_of_wide_heads_have_kernels_of_their_own() {
+        assert!(many(64, 512, 64) && !many(63, 512, 64));
+        assert!(!many(64, 256, 64) && !many(64, 512, 128));
+        assert_eq!((entries(true, 512), entries(false, 512)), (128, 512));
+        let call = many_weights(&SHAPE, 64, 100, 1.0).unwrap();
+        assert_eq!((call.grid, call.shared), ([385, 1, 1], 65_536));
+        let out = Output {
+            n_rot: 64,
+            floats: false,
+            a8: true,
+        };
+        let heads = Shape { heads: 72, ..SHAPE };
+        let call = many_values(&heads, 64, 100, &out).unwrap();
+        assert_eq!(call.grid, [770, 2, 1], "two halves, 64 heads a block");
+        let turned = Output { n_rot: 32, ..out };
+        assert!(many_values(&SHAPE, 64, 100, &turned).is_err());
+        for (s, n_rot) in [(Shape { dim: 256, ..SHAPE }, 64), (SHAPE, 128), (SHAPE, 0)] {
+            assert!(many_weights(&s, n_rot, 100, 1.0).is_err(), "{s:?}");
+            assert!(many_values(&s, n_rot, 100, &out).is_err(), "{s:?}");
+        }
+    }
 }

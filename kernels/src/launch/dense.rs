@@ -1,4 +1,4 @@
-//! Launches of `dense.cu`: f32, f16 and bf16 matrices by contract rule 4.
+//! Launches of `dense.cu` and `dense_wide.cu`: f32, f16 and bf16 matrices by contract rule 4.
 
 use fpx_quant::Format;
 
@@ -6,6 +6,10 @@ use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
 
 const SOURCE: &str = "dense.cu";
+const WIDE: &str = "dense_wide.cu";
+/// Rows and columns of a block of `dense_wide.cu`, and blocks from which it pays: with fewer most of a large device is idle.
+const WIDE_BLOCK: usize = 64;
+const WIDE_BLOCKS: usize = 64;
 
 /// Most matrices of a [`set`].
 pub const SET: usize = 5;
@@ -39,11 +43,12 @@ macro_rules! names {
             concat!("dense_", $name, "_set_2"),
             concat!("dense_", $name, "_set_4"),
             concat!("dense_", $name, "_set_8"),
+            concat!("dense_wide_", $name),
         ]
     };
 }
 
-fn names(format: Format) -> Result<[&'static str; 13], KernelError> {
+fn names(format: Format) -> Result<[&'static str; 14], KernelError> {
     Ok(match format {
         Format::F32 => names!("f32"),
         Format::F16 => names!("f16"),
@@ -109,10 +114,38 @@ impl Kind {
 /// # Errors
 /// `Format` for a format with scales; `Shape`.
 pub fn product(format: Format, rows: usize, k: usize, cols: usize) -> Result<Call, KernelError> {
+    let blocks = rows.div_ceil(WIDE_BLOCK) * cols.div_ceil(WIDE_BLOCK);
+    if cols >= WIDE_BLOCK && blocks >= WIDE_BLOCKS {
+        return wide(format, rows, k, cols);
+    }
     let kind = Kind::of(format, rows, cols)?;
-    let name = kind.name;
+    let threads = kind.warps as u32 * 32;
+    let grid = [kind.blocks(rows, k), cols.div_ceil(kind.cols) as u64];
+    product_of(
+        (SOURCE, kind.name),
+        format,
+        [rows, k, cols],
+        (grid, threads),
+    )
+}
+
+/// [`product`] by the kernels for many rows and columns, whatever their number. Buffers: as there.
+///
+/// # Errors
+/// As [`product`].
+pub fn wide(format: Format, rows: usize, k: usize, cols: usize) -> Result<Call, KernelError> {
+    let grid = [rows, cols].map(|n| n.div_ceil(WIDE_BLOCK) as u64);
+    let name = names(format)?[13];
+    product_of((WIDE, name), format, [rows, k, cols], (grid, 256))
+}
+
+fn product_of(
+    (source, name): (&'static str, &'static str),
+    format: Format,
+    [rows, k, cols]: [usize; 3],
+    ([across, down], threads): ([u64; 2], u32),
+) -> Result<Call, KernelError> {
     require(name, "k", "at least 1", k, k > 0)?;
-    let down = cols.div_ceil(kind.cols);
     require(
         name,
         "columns",
@@ -120,11 +153,8 @@ pub fn product(format: Format, rows: usize, k: usize, cols: usize) -> Result<Cal
         cols,
         down > 0 && down <= 65_535,
     )?;
-    let (grid, threads) = (
-        [grid_x(name, kind.blocks(rows, k))?, down as u32, 1],
-        kind.warps as u32 * 32,
-    );
-    Ok(Call::new(SOURCE, name, grid, threads)
+    let grid = [grid_x(name, across)?, down as u32, 1];
+    Ok(Call::new(source, name, grid, threads)
         .arg(Arg::Read(bytes(name, &[rows, k, format.block_bytes()])?))
         .arg(Arg::Read(bytes(name, &[cols, k, 4])?))
         .arg(Arg::Write(bytes(name, &[cols, rows, 4])?))
@@ -182,6 +212,9 @@ mod tests {
         assert_eq!(call(1024, 4096, 1), ("dense_f16_1", [128, 1, 1], 256));
         assert_eq!(call(8192, 1024, 8), ("dense_f16_8", [512, 1, 1], 256));
         assert_eq!(call(24, 16_384, 9), ("dense_f16_many", [3, 2, 1], 256));
+        assert_eq!(call(256, 4096, 1024), ("dense_wide_f16", [4, 16, 1], 256));
+        assert_eq!(call(8192, 1024, 63), ("dense_f16_many", [256, 8, 1], 256));
+        assert_eq!(call(256, 4096, 960), ("dense_f16_many", [32, 120, 1], 256));
         let call = set(Format::F16, &[1024, 1024, 256, 256, 64], 4096, 1).unwrap();
         assert_eq!((call.kernel, call.grid), ("dense_f16_set_1", [328, 1, 1]));
         assert!(

@@ -7,6 +7,8 @@ use super::tiled::{self, Kind, Stack, Work};
 use super::{Arg, Call, grid_x, grid_y, require};
 use crate::KernelError;
 
+/// Dynamic shared memory of a block: two stages of activations, and totals (`GroupedShared`).
+const SHARED: u32 = 51_456;
 /// Most slots of a unit.
 pub const WIDE: usize = 64;
 
@@ -50,6 +52,7 @@ fn begin(w: &Stack, work: &Work, name: &'static str, rows: usize) -> Result<Call
     ];
     let mut call = Call::new(source(w.format), name, grid, 256);
     call.matrix = true;
+    call.shared = SHARED;
     Ok(call)
 }
 

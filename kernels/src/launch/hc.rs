@@ -43,6 +43,32 @@ pub struct Site {
     pub eps: f32,
 }
 
+/// What finishes a site that [`pre_open`] left open, a block a token beside the launch that takes it. Its last buffer is mix
+/// `[n][24]` then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Open {
+    /// Sinkhorn rounds.
+    pub iterations: usize,
+    /// Added where the contract's rule 8 says.
+    pub eps: f32,
+}
+
+impl Open {
+    /// The last arguments of a launch that can finish the sites of `n` tokens, and does if there is one.
+    pub(super) fn end(call: Call, open: Option<&Self>, n: usize) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        let Some(open) = open else {
+            return Ok(call.arg(Arg::Null).arg(Arg::I32(0)).arg(Arg::F32(0.0)));
+        };
+        let some = open.iterations > 0;
+        require(name, "iterations", "at least 1", open.iterations, some)?;
+        Ok(call
+            .arg(Arg::Write(bytes(name, &[n, SITE, 4])?))
+            .arg(Arg::I32(int(name, "iterations", open.iterations)?))
+            .arg(Arg::F32(open.eps)))
+    }
+}
+
 /// What a site's kernel writes beside mixing weights and h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
@@ -95,6 +121,19 @@ impl Site {
 /// # Errors
 /// `Shape`.
 pub fn pre(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
+    pre_part(s, dots, beside, false)
+}
+
+/// [`pre`] without the functions of post and C: a launch of the sublayer that takes an [`Open`] makes them, before the
+/// streams are merged. Buffers: as [`pre`].
+///
+/// # Errors
+/// `Shape`.
+pub fn pre_open(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
+    pre_part(s, dots, beside, true)
+}
+
+fn pre_part(s: &Site, dots: Dots, beside: Beside, open: bool) -> Result<Call, KernelError> {
     const NAME: &str = "hc_pre";
     require(
         NAME,
@@ -111,10 +150,12 @@ pub fn pre(s: &Site, dots: Dots, beside: Beside) -> Result<Call, KernelError> {
         0 => SITE,
         _ => segments * (SITE + 1),
     };
-    Ok(s.head(NAME, 2, [rows, SITE], 3, beside)?
+    let parts = if open { 1 } else { 2 };
+    Ok(s.head(NAME, parts, [rows, SITE], 3, beside)?
         .arg(Arg::I32(int(NAME, "segments", segments)?))
         .arg(Arg::I32(int(NAME, "width of a stream", s.d)?))
         .arg(Arg::I32(int(NAME, "iterations", s.iterations)?))
+        .arg(Arg::I32(i32::from(open)))
         .arg(Arg::F32(s.rms_eps))
         .arg(Arg::F32(s.eps)))
 }
@@ -165,37 +206,15 @@ pub fn post(n: usize, d: usize, used: usize) -> Result<Call, KernelError> {
 /// # Errors
 /// `Format` for a format with scales; `Shape`.
 pub fn dots(format: Format, n: usize, d: usize, after: Option<usize>) -> Result<Call, KernelError> {
-    let name = match format {
-        Format::F32 => "hc_dots_f32",
-        Format::F16 => "hc_dots_f16",
-        Format::BF16 => "hc_dots_bf16",
-        _ => {
-            let what = "a product in f32";
-            return Err(FormatError::Unsupported { format, what }.into());
-        }
-    };
-    require(
-        name,
-        "width of a stream",
-        "1 to 8192",
-        d,
-        (1..=8192).contains(&d),
-    )?;
-    let grid = [
-        grid_x(name, segments(d) as u64)?,
-        grid_y(name, "tokens", n)?,
-        1,
-    ];
+    let (name, _) = dots_names(format)?;
+    let call = dots_begin(name, [n, d], 1)?;
     let used = after.unwrap_or(0);
     let x = bytes(name, &[n, STREAMS, d, 4])?;
     let given = |there, arg| if there { arg } else { Arg::Null };
     let some = after.is_some();
-    Ok(Call::new("hc_dots.cu", name, grid, 256)
+    Ok(call
         .arg(Arg::Read(x))
-        .arg(Arg::Read(bytes(
-            name,
-            &[SITE, STREAMS, d, format.block_bytes()],
-        )?))
+        .arg(Arg::Read(dots_matrix(name, format, d)?))
         .arg(given(some, Arg::Read(bytes(name, &[n, d, 4])?)))
         .arg(given(used > 0, Arg::Read(bytes(name, &[n, used, d, 4])?)))
         .arg(given(some, Arg::Read(bytes(name, &[n, SITE, 4])?)))
@@ -203,6 +222,52 @@ pub fn dots(format: Format, n: usize, d: usize, after: Option<usize>) -> Result<
         .arg(Arg::Write(bytes(name, &[n, segments(d), SITE + 1, 4])?))
         .arg(Arg::I32(int(name, "width of a stream", d)?))
         .arg(Arg::I32(int(name, "slots", used)?)))
+}
+
+/// [`dots`] of many tokens, without a sublayer: a matrix is read for 16 of them. Buffers: x `[n][4][d]` f32, w `[24][4 d]` of
+/// `format` in file order, part `[n][segments][25]` f32.
+///
+/// # Errors
+/// `Format` for a format with scales; `Shape`.
+pub fn dots_many(format: Format, n: usize, d: usize) -> Result<Call, KernelError> {
+    let (_, name) = dots_names(format)?;
+    Ok(dots_begin(name, [n, d], DOTS_TOKENS)?
+        .arg(Arg::Read(bytes(name, &[n, STREAMS, d, 4])?))
+        .arg(Arg::Read(dots_matrix(name, format, d)?))
+        .arg(Arg::Write(bytes(name, &[n, segments(d), SITE + 1, 4])?))
+        .arg(Arg::I32(int(name, "width of a stream", d)?))
+        .arg(Arg::I32(int(name, "tokens", n)?)))
+}
+
+/// Tokens of a block of [`dots_many`].
+const DOTS_TOKENS: usize = 16;
+
+/// The kernels of few tokens and of many.
+fn dots_names(format: Format) -> Result<(&'static str, &'static str), KernelError> {
+    Ok(match format {
+        Format::F32 => ("hc_dots_f32", "hc_dots_many_f32"),
+        Format::F16 => ("hc_dots_f16", "hc_dots_many_f16"),
+        Format::BF16 => ("hc_dots_bf16", "hc_dots_many_bf16"),
+        _ => {
+            let what = "a product in f32";
+            return Err(FormatError::Unsupported { format, what }.into());
+        }
+    })
+}
+
+fn dots_matrix(name: &'static str, format: Format, d: usize) -> Result<u64, KernelError> {
+    bytes(name, &[SITE, STREAMS, d, format.block_bytes()])
+}
+
+fn dots_begin(name: &'static str, [n, d]: [usize; 2], each: usize) -> Result<Call, KernelError> {
+    let fits = (1..=8192).contains(&d);
+    require(name, "width of a stream", "1 to 8192", d, fits)?;
+    let grid = [
+        grid_x(name, segments(d) as u64)?,
+        grid_y(name, "tokens", n.div_ceil(each))?,
+        1,
+    ];
+    Ok(Call::new("hc_dots.cu", name, grid, 256))
 }
 
 /// The mean of the streams, place `place` of `layers` tapped ones. Buffers: x `[n][4][d]` f32, out

@@ -1,4 +1,4 @@
-//! Launches of `index.cu` and `select.cu`: indexer scores, and the key lists that follow from them.
+//! Launches of `index.cu`, `index_many.cu` and `select.cu`: indexer scores, and the key lists that follow from them.
 
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
@@ -8,6 +8,10 @@ use crate::cpu::index_row_bytes;
 pub const DIM: usize = 128;
 /// Set in keys that name a compressed row of a store of its own.
 pub const COMPRESSED: u32 = 1 << 31;
+
+/// Positions of a block of `index_many.cu`, and positions from which it pays: it holds rows for eight of them.
+const MANY_POSITIONS: usize = 8;
+const MANY: usize = 32;
 
 /// Sizes of a scoring step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +40,19 @@ impl Scores {
         require(name, "dim", "a size of this kernel", self.dim, fits)
     }
 
+    /// Queries, rows and scores.
+    fn packed_arguments(&self, call: Call) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        Ok(call
+            .arg(Arg::Read(bytes(name, &[self.n, self.heads, DIM])?))
+            .arg(Arg::Read(bytes(name, &[self.n, self.heads, DIM / 32, 4])?))
+            .arg(Arg::Read(bytes(name, &[self.n, self.heads, 4])?))
+            .arg(Arg::Read(bytes(name, &[self.rows, index_row_bytes(DIM)])?))
+            .arg(Arg::Read(bytes(name, &[self.n, 4])?))
+            .arg(Arg::Read(bytes(name, &[self.n, 4])?))
+            .arg(Arg::Write(bytes(name, &[self.n, self.stride, 4])?)))
+    }
+
     fn end(&self, call: Call) -> Result<Call, KernelError> {
         let name = call.kernel;
         Ok(call
@@ -52,6 +69,9 @@ impl Scores {
 /// # Errors
 /// `Shape`.
 pub fn packed(s: &Scores) -> Result<Call, KernelError> {
+    if s.n >= MANY {
+        return packed_many(s);
+    }
     const NAME: &str = "index_scores";
     s.check(NAME, &[DIM])?;
     let grid = [
@@ -59,14 +79,26 @@ pub fn packed(s: &Scores) -> Result<Call, KernelError> {
         grid_y(NAME, "positions", s.n)?,
         1,
     ];
-    let call = Call::new("index.cu", NAME, grid, 128)
-        .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, DIM])?))
-        .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, DIM / 32, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.n, s.heads, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.rows, index_row_bytes(DIM)])?))
-        .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
-        .arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
-        .arg(Arg::Write(bytes(NAME, &[s.n, s.stride, 4])?))
+    let call = s.packed_arguments(Call::new("index.cu", NAME, grid, 128))?;
+    s.end(call.arg(Arg::I32(int(NAME, "heads", s.heads)?)))
+}
+
+/// [`packed`] by the kernel for many positions, whatever their number. Buffers: as there.
+///
+/// # Errors
+/// `Shape`.
+pub fn packed_many(s: &Scores) -> Result<Call, KernelError> {
+    const NAME: &str = "index_scores_many";
+    s.check(NAME, &[DIM])?;
+    let grid = [
+        grid_x(NAME, s.stride.div_ceil(128) as u64)?,
+        grid_y(NAME, "positions", s.n.div_ceil(MANY_POSITIONS))?,
+        1,
+    ];
+    let mut call = s.packed_arguments(Call::new("index_many.cu", NAME, grid, 128))?;
+    call.matrix = true;
+    let call = call
+        .arg(Arg::I32(int(NAME, "positions", s.n)?))
         .arg(Arg::I32(int(NAME, "heads", s.heads)?));
     s.end(call)
 }

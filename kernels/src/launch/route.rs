@@ -1,5 +1,6 @@
 //! Launches of `route.cu`: routing, its units of work, and what joins expert outputs.
 
+use super::hc::Open;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 
@@ -84,7 +85,7 @@ impl Shape {
         }
     }
 
-    fn end(&self, call: Call) -> Result<Call, KernelError> {
+    fn end(&self, call: Call, open: Option<&Open>) -> Result<Call, KernelError> {
         let name = call.kernel;
         let (slots, counts) = (
             bytes(name, &[self.n, self.used, 4])?,
@@ -92,7 +93,7 @@ impl Shape {
         );
         let units = bytes(name, &[self.n, self.used, UNIT_BYTES])?;
         let write = |there, size| if there { Arg::Write(size) } else { Arg::Null };
-        Ok(call
+        let mut call = call
             .arg(Arg::Write(slots))
             .arg(Arg::Write(slots))
             .arg(write(self.counted, counts))
@@ -103,7 +104,11 @@ impl Shape {
             .arg(Arg::I32(int(name, "experts", self.experts)?))
             .arg(Arg::I32(int(name, "experts a token", self.used)?))
             .arg(Arg::I32(int(name, "slots of a unit", self.wide())?))
-            .arg(Arg::F32(self.scale)))
+            .arg(Arg::F32(self.scale));
+        if open.is_some() {
+            call.grid[0] = grid_x(name, u64::from(call.grid[0]) + self.n as u64)?;
+        }
+        Open::end(call, open, self.n)
     }
 }
 
@@ -114,8 +119,16 @@ impl Shape {
 /// # Errors
 /// `Shape`.
 pub fn top_k(s: &Shape) -> Result<Call, KernelError> {
+    top_k_beside(s, None)
+}
+
+/// [`top_k`], and beside it what an open site needs. Buffers: as there, then the site's mix if there is one.
+///
+/// # Errors
+/// `Shape`.
+pub fn top_k_beside(s: &Shape, open: Option<&Open>) -> Result<Call, KernelError> {
     let call = s.begin("route_top_k")?;
-    s.end(call.arg(Arg::Read(s.experts as u64 * 4)))
+    s.end(call.arg(Arg::Read(s.experts as u64 * 4)), open)
 }
 
 /// The experts of each token's row of a table. Buffers: logits `[n][experts]` f32, tokens `[n]` u32
@@ -124,12 +137,21 @@ pub fn top_k(s: &Shape) -> Result<Call, KernelError> {
 /// # Errors
 /// `Shape`.
 pub fn hash(s: &Shape, vocabulary: usize) -> Result<Call, KernelError> {
+    hash_beside(s, vocabulary, None)
+}
+
+/// [`hash`], and beside it what an open site needs. Buffers: as there, then the site's mix if there is one.
+///
+/// # Errors
+/// `Shape`.
+pub fn hash_beside(s: &Shape, vocabulary: usize, open: Option<&Open>) -> Result<Call, KernelError> {
     const NAME: &str = "route_hash";
     let call = s.begin(NAME)?;
     let table = bytes(NAME, &[vocabulary, s.used, 4])?;
     s.end(
         call.arg(Arg::Read(bytes(NAME, &[s.n, 4])?))
             .arg(Arg::Read(table)),
+        open,
     )
 }
 

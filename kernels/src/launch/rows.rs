@@ -1,5 +1,6 @@
 //! Launches of `rows.cu`: queries and keys after their projections.
 
+use super::hc::Open;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 use crate::cpu::kv_row_bytes;
@@ -103,6 +104,19 @@ fn heads_grid(name: &'static str, n: usize, blocks: usize) -> Result<[u32; 3], K
 /// # Errors
 /// `Shape`.
 pub fn heads_and_keys(row: &Row, t: &Tokens, eps: f32) -> Result<Call, KernelError> {
+    heads_and_keys_beside(row, t, eps, None)
+}
+
+/// [`heads_and_keys`], and beside it what an open site needs. Buffers: as there, then the site's mix if there is one.
+///
+/// # Errors
+/// `Shape`.
+pub fn heads_and_keys_beside(
+    row: &Row,
+    t: &Tokens,
+    eps: f32,
+    open: Option<&Open>,
+) -> Result<Call, KernelError> {
     let name = if t.packed {
         "heads_and_keys_packed"
     } else {
@@ -111,6 +125,7 @@ pub fn heads_and_keys(row: &Row, t: &Tokens, eps: f32) -> Result<Call, KernelErr
     t.check(name, row)?;
     let n = t.n;
     let blocks = t.heads.div_ceil(8) + 1 + t.index.map_or(0, |(heads, _)| heads.div_ceil(8));
+    let blocks = blocks + usize::from(open.is_some());
     let call = Call::new(SOURCE, name, heads_grid(name, n, blocks)?, 256)
         .arg(Arg::Write(bytes(name, &[n, t.heads, row.dim, 4])?))
         .arg(Arg::Read(bytes(name, &[n, row.dim, 4])?))
@@ -126,14 +141,15 @@ pub fn heads_and_keys(row: &Row, t: &Tokens, eps: f32) -> Result<Call, KernelErr
         )
     };
     if !t.packed {
-        return Ok(sizes(call)?.arg(Arg::F32(eps)));
+        return Open::end(sizes(call)?.arg(Arg::F32(eps)), open, n);
     }
     let (heads, dim) = t.index.unwrap_or((0, 32));
     let call = t.index(name)?.into_iter().fold(call, Call::arg);
-    Ok(sizes(call)?
+    let call = sizes(call)?
         .arg(Arg::I32(int(name, "index heads", heads)?))
         .arg(Arg::I32(int(name, "index dim", dim)?))
-        .arg(Arg::F32(eps)))
+        .arg(Arg::F32(eps));
+    Open::end(call, open, n)
 }
 
 /// Heads in place, turned only. Buffers: q `[n][heads][dim]` f32, angles `[n][n_rot / 2][2]`.

@@ -3,7 +3,7 @@
 
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::a8::META_BYTES;
-use ds4_kernels::launch::attend::CHUNK;
+use ds4_kernels::launch::attend::{self, CHUNK};
 use ds4_kernels::launch::hc::{FEW, SITE, segments};
 use ds4_kernels::launch::head::PARTS;
 use ds4_kernels::launch::route::UNIT_BYTES;
@@ -28,6 +28,8 @@ pub(crate) struct Sizes {
     pub(crate) tokens: usize,
     /// Positions whose attention runs at a time.
     pub(crate) positions: usize,
+    /// Values of their partial sums, for a chunk and head.
+    pub(crate) values: usize,
     /// Rows of logits at a time.
     pub(crate) head: usize,
 }
@@ -46,13 +48,27 @@ impl Sizes {
     pub(crate) fn new(m: &Ds4Meta, o: &Options) -> Self {
         let verify = o.n_seq_max.saturating_mul(o.verify_max);
         let tokens = o.span_max.max(verify.min(o.span_max.max(512)));
-        let stride = Self::longest(m, o.n_ctx);
-        let one = stride / CHUNK * m.n_head * (m.head_dim + 2) * 4;
+        let (positions, values) = Self::attention(m, o, tokens);
         Self {
             tokens,
-            positions: (PARTIALS / one.max(1)).clamp(1, tokens),
+            positions,
+            values,
             head: HEAD_ROWS.min(tokens),
         }
+    }
+
+    /// Positions at a time, and the values that they need: more of them fit where each needs less, but a last
+    /// few may be left that need as much as ever.
+    fn attention(m: &Ds4Meta, o: &Options, tokens: usize) -> (usize, usize) {
+        let heads = Self::longest(m, o.n_ctx) / CHUNK * m.n_head;
+        let fit = |entries: usize| (PARTIALS / (heads * (entries + 2) * 4).max(1)).clamp(1, tokens);
+        let many = |positions| o.kv_sim && attend::many(positions, m.head_dim, m.n_rot);
+        let [wide, few] = [true, false].map(|many| fit(attend::entries(many, m.head_dim)));
+        if !many(wide) {
+            return (few, few * m.head_dim);
+        }
+        let left = (1..=wide).take_while(|p| !many(*p)).last().unwrap_or(0);
+        (wide, (wide * CHUNK).max(left * m.head_dim))
     }
 
     fn longest(m: &Ds4Meta, n_ctx: usize) -> usize {
@@ -72,7 +88,7 @@ pub(crate) struct Scratch {
     pub(crate) x: Rows,
     /// The same of few tokens: dots that merge a sublayer read one and write the other. The blocks are `x`'s.
     pub(crate) x_other: Rows,
-    /// `[n, 24]` dots and weights of a site; `[few, segments, 25]` dots of few tokens in segments.
+    /// `[n, 24]` dots and weights of a site; `[n, segments, 25]` dots in segments.
     pub(crate) m: Slot,
     pub(crate) m_part: Slot,
     pub(crate) mix: Slot,
@@ -94,8 +110,8 @@ pub(crate) struct Scratch {
     pub(crate) iq: Slot,
     pub(crate) iq_twice: Slot,
     pub(crate) iq_scale: Slot,
-    /// `[p, rows]` scores, lists of every kind of layer, `[p, chunks, heads]` peaks and sums, `[p, chunks, heads, dim]`
-    /// values.
+    /// `[p, rows]` scores, lists of every kind of layer, `[p, chunks, heads]` peaks and sums, and
+    /// `[p, chunks, heads, dim]` values or, of many positions, `[p, chunks, 128, heads]` weights.
     pub(crate) scores: Slot,
     pub(crate) lists: Vec<KeyLists>,
     pub(crate) peaks: Slot,
@@ -179,7 +195,8 @@ impl Scratch {
         let (s, ff, heads) = (n * m.n_used, m.n_ff, m.n_head * m.head_dim);
         let (iheads, idim) = (m.index_heads, m.index_dim);
         let stride = Sizes::longest(m, o.n_ctx);
-        let partial = p * (stride / CHUNK) * m.n_head;
+        let parts = stride / CHUNK * m.n_head;
+        let partial = p * parts;
         let mut layout = Layout::new(Arena::Scratch);
         let l = &mut layout;
         let block = Inputs::new(l.take(&[0])?, m, n).block;
@@ -197,7 +214,7 @@ impl Scratch {
                 ..x
             },
             m: l.take(&[n, SITE, 4])?,
-            m_part: l.take(&[few, segments(d), SITE + 1, 4])?,
+            m_part: l.take(&[n, segments(d), SITE + 1, 4])?,
             mix: l.take(&[n, SITE, 4])?,
             h: rows(l, n, d)?,
             block: l.take(&[n, d, 4])?,
@@ -215,7 +232,7 @@ impl Scratch {
             lists: KeyLists::of(l, m, o.n_ctx, p)?,
             peaks: l.take(&[partial, 4])?,
             sums: l.take(&[partial, 4])?,
-            values: l.take(&[partial, m.head_dim, 4])?,
+            values: l.take(&[parts, sizes.values, 4])?,
             o: rows(l, n, heads)?,
             low: rows(l, n, m.o_groups * m.o_lora)?,
             logits: l.take(&[n, m.n_expert, 4])?,

@@ -89,7 +89,9 @@ impl<R: Driver> Pass<'_, R> {
             packed: self.kv_sim,
             index: index.filter(|_| self.kv_sim),
         };
-        let call = rows::heads_and_keys(&self.key_row(), &tokens, m.rms_eps)?;
+        let site = self.take_site();
+        let open = site.as_ref().map(|(open, _)| open);
+        let call = rows::heads_and_keys_beside(&self.key_row(), &tokens, m.rms_eps, open)?;
         let angles = self.angles(layer.ratio);
         let q = s.q.rows(0, n, 4 * m.n_head * m.head_dim);
         let kv = s.kv.rows(0, n, 4 * m.head_dim);
@@ -101,6 +103,7 @@ impl<R: Driver> Pass<'_, R> {
             let (twice, scale) = (s.iq_twice.rows(0, n, wide), s.iq_scale.rows(0, n, wide / 8));
             slots.extend([iq, twice, scale]);
         }
+        slots.extend(site.map(|(_, mix)| mix));
         self.gpu.put(&call, &slots)?;
         match index.filter(|_| !self.kv_sim) {
             Some((heads, dim)) => {
@@ -252,18 +255,25 @@ impl<R: Driver> Pass<'_, R> {
             rows: sequences * ring,
             stride,
         };
+        let many = self.kv_sim && attend::many(slice.n, m.head_dim, m.n_rot);
         let partial = slice.n * shape.chunks() * m.n_head;
         let (peaks, sums) = (s.peaks.rows(0, partial, 4), s.sums.rows(0, partial, 4));
-        let values = s.values.rows(0, partial, 4 * m.head_dim);
+        let entries = attend::entries(many, m.head_dim);
+        let values = s.values.rows(0, partial, 4 * entries);
         let [keys, counts] = self.list_slots(layer.ratio, slice.n, stride)?;
         let wide = m.n_head * m.head_dim;
         let q = s.q.rows(slice.first, slice.n, 4 * wide);
         let scale = (1.0 / (m.head_dim as f64).sqrt()) as f32;
-        if self.kv_sim {
-            let call = attend::chunks_packed(&shape, m.n_rot, sequences * max_rows, scale)?;
-            let comp = state.comp.as_ref().map_or(state.raw.part(0, 0), |c| c.rows);
-            let slots = [q, state.raw, comp, keys, counts, peaks, sums, values];
-            self.gpu.put(&call, &slots)?;
+        let comp = state.comp.as_ref().map_or(state.raw.part(0, 0), |c| c.rows);
+        let lists = [state.raw, comp, keys, counts];
+        let parts = [peaks, sums, values];
+        let compressed = sequences * max_rows;
+        if many {
+            let call = attend::many_weights(&shape, m.n_rot, compressed, scale)?;
+            self.gpu.put(&call, &[&[q], &lists[..], &parts].concat())?;
+        } else if self.kv_sim {
+            let call = attend::chunks_packed(&shape, m.n_rot, compressed, scale)?;
+            self.gpu.put(&call, &[&[q], &lists[..], &parts].concat())?;
         } else {
             shape.rows = sequences * (ring + max_rows);
             let call = attend::chunks(&shape, scale)?;
@@ -280,9 +290,15 @@ impl<R: Driver> Pass<'_, R> {
             .angles(layer.ratio)
             .rows(slice.first, slice.n, m.n_rot / 2 * 8);
         let o = s.o.part(slice.first, slice.n);
-        let mut slots = vec![peaks, sums, values, layer.attn.sinks, counts, angles];
-        slots.extend(if blocks { vec![o.q, o.meta] } else { vec![o.x] });
-        self.gpu.put(&attend::merge(&shape, &output)?, &slots)
+        let sinks = layer.attn.sinks;
+        let outs = if blocks { vec![o.q, o.meta] } else { vec![o.x] };
+        if many {
+            let call = attend::many_values(&shape, m.n_rot, compressed, &output)?;
+            let given = [&lists[..], &parts, &[sinks, angles], &outs].concat();
+            return self.gpu.put(&call, &given);
+        }
+        let given = [&parts[..], &[sinks, counts, angles], &outs].concat();
+        self.gpu.put(&attend::merge(&shape, &output)?, &given)
     }
 
     /// Each group of heads through its own matrix, then back to the width of a stream.

@@ -125,11 +125,13 @@ impl<R: Driver> Pass<'_, R> {
             units,
         };
         let logits = s.logits.rows(0, n, 4 * m.n_expert);
+        let site = self.take_site();
+        let open = site.as_ref().map(|(open, _)| open);
         let (call, mut given) = match w.routing {
-            Routing::TopK(bias) => (route::top_k(&shape)?, vec![logits, bias]),
+            Routing::TopK(bias) => (route::top_k_beside(&shape, open)?, vec![logits, bias]),
             Routing::Table(table) => {
                 let vocabulary = m.n_vocab;
-                let call = route::hash(&shape, vocabulary)?;
+                let call = route::hash_beside(&shape, vocabulary, open)?;
                 (call, vec![logits, self.inputs.tokens, table])
             }
         };
@@ -138,6 +140,7 @@ impl<R: Driver> Pass<'_, R> {
         given.extend(shape.visited().then_some(visits));
         given.extend((units != route::Units::Later).then_some(list));
         given.extend(matches!(units, route::Units::Planned(_)).then_some(order));
+        given.extend(site.map(|(_, mix)| mix));
         self.gpu.put(&call, &given)?;
         if units == route::Units::Later {
             let call = route::plan(slots, wide)?;

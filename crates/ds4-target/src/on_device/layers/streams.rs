@@ -19,6 +19,8 @@ pub(crate) struct Streams {
     other: bool,
     /// A sublayer's output that is not in them yet: how many slots come before the block.
     open: Option<usize>,
+    /// A site whose post and C are still to be finished, by a launch of its sublayer.
+    site: Option<hc::Open>,
 }
 
 impl<R: Driver> Pass<'_, R> {
@@ -34,7 +36,8 @@ impl<R: Driver> Pass<'_, R> {
         Input::new(self.stream_rows(), self.n()).rows.x
     }
 
-    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`.
+    /// Before a sublayer: mixing weights, and its normed input, with its blocks if `blocks`. The site is left open:
+    /// the sublayer finishes it ([`Self::take_site`]).
     pub(super) fn pre(
         &mut self,
         site: &Site,
@@ -42,8 +45,8 @@ impl<R: Driver> Pass<'_, R> {
         blocks: bool,
     ) -> Result<Input, KernelError> {
         let (n, s) = (self.n(), self.scratch);
-        let (dots, m) = if n <= hc::FEW && site.mix.tiles.is_none() {
-            (Dots::Segments, self.joined_dots(site)?)
+        let (dots, m) = if site.mix.tiles.is_none() {
+            (Dots::Segments, self.dots(site)?)
         } else {
             self.settle()?;
             let mut x = Input::new(self.stream_rows(), n);
@@ -56,11 +59,19 @@ impl<R: Driver> Pass<'_, R> {
             u: false,
             a8: blocks,
         };
-        let call = hc::pre(&self.site(n), dots, beside)?;
+        let (iterations, eps) = (self.meta.hc_iterations as usize, self.meta.hc_eps);
+        self.streams.site = Some(hc::Open { iterations, eps });
+        let call = hc::pre_open(&self.site(n), dots, beside)?;
         let mut slots = vec![self.x(), m, site.base, site.scale, norm, mix, h.rows.x];
         slots.extend(h.block_slots());
         self.gpu.put(&call, &slots)?;
         Ok(h)
+    }
+
+    /// The open site, for a launch that finishes it, and its mixing weights.
+    pub(super) fn take_site(&mut self) -> Option<(hc::Open, Slot)> {
+        let mix = self.scratch.mix.rows(0, self.n(), 4 * hc::SITE);
+        self.streams.site.take().map(|open| (open, mix))
     }
 
     /// After a sublayer that wrote `block` and, if `used` is not 0, rows of so many slots a token.
@@ -78,11 +89,21 @@ impl<R: Driver> Pass<'_, R> {
         self.gpu.put(&call, &slots)
     }
 
-    /// Segments of a site's dots, with what is open merged on the way.
-    fn joined_dots(&mut self, site: &Site) -> Result<Slot, KernelError> {
+    /// Segments of a site's dots: of few tokens with what is open merged on the way.
+    fn dots(&mut self, site: &Site) -> Result<Slot, KernelError> {
         let (n, d) = (self.n(), self.meta.n_embd);
+        let row = 4 * hc::segments(d) * (hc::SITE + 1);
+        let part = self.scratch.m_part.rows(0, n, row);
+        let format = site.mix.format;
+        if n > hc::FEW {
+            self.settle()?;
+            let call = hc::dots_many(format, n, d)?;
+            self.gpu.read += site.mix.bytes;
+            self.gpu.put(&call, &[self.x(), site.mix.slot, part])?;
+            return Ok(part);
+        }
         let open = self.streams.open.take();
-        let call = hc::dots(site.mix.format, n, d, open)?;
+        let call = hc::dots(format, n, d, open)?;
         self.gpu.read += site.mix.bytes;
         let mut slots = vec![self.x(), site.mix.slot];
         if let Some(used) = open {
@@ -90,8 +111,6 @@ impl<R: Driver> Pass<'_, R> {
             self.streams.other = !self.streams.other;
             slots.push(self.x());
         }
-        let row = 4 * hc::segments(d) * (hc::SITE + 1);
-        let part = self.scratch.m_part.rows(0, n, row);
         slots.push(part);
         self.gpu.put(&call, &slots)?;
         Ok(part)
@@ -99,6 +118,7 @@ impl<R: Driver> Pass<'_, R> {
 
     /// A sublayer's output: block, slots if there are any, and the mixing weights of its site.
     fn given(&self, used: usize) -> Vec<Slot> {
+        debug_assert!(self.streams.site.is_none(), "the sublayer left it open");
         let (n, d, s) = (self.n(), self.meta.n_embd, self.scratch);
         let mut slots = vec![s.block.rows(0, n, 4 * d)];
         slots.extend((used > 0).then(|| s.y.rows(0, n * used, 4 * d)));
