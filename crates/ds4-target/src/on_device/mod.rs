@@ -7,6 +7,7 @@
 //! Must not know: vendors, drafters, who runs it.
 
 mod arena;
+mod blocks;
 mod clock;
 mod counts;
 mod draws;
@@ -21,6 +22,7 @@ mod target;
 mod upload;
 mod weights;
 
+pub use blocks::{Answer, BlockParts, BlockSizes, DeviceBlocks, Reads};
 pub use clock::Clocked;
 pub use counts::Counts;
 pub use graphs::GraphCounts;

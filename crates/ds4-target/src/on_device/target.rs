@@ -21,7 +21,7 @@ use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
 use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
-use super::layers::{Pass, Streams, Tapped};
+use super::layers::{KeysFrom, Pass, Streams, Tapped};
 use super::products::Input;
 use super::scratch::{Scratch, TAPS};
 use super::state::State;
@@ -263,31 +263,30 @@ impl<R: Driver> DeviceTarget<R> {
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
-            weights: &self.weights,
             state: &self.state,
             scratch: &self.scratch,
             inputs: &inputs,
             bound,
             kv_sim: self.options.kv_sim,
             streams: Streams::default(),
-            listed: Vec::new(),
+            lists: KeysFrom::Positions(Vec::new()),
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
             let replayed = self.graphs.run(shape, &stream, || {
                 let before = pass.gpu.read;
-                pass.layers(&tapped)?;
-                pass.head(0, rows, way)?;
+                pass.layers(&self.weights, &tapped)?;
+                pass.head(&self.weights, 0, rows, way)?;
                 Ok(pass.gpu.read - before)
             })?;
             pass.gpu.read += replayed;
         } else {
-            pass.layers(&tapped)?;
+            pass.layers(&self.weights, &tapped)?;
         }
         for first in (0..rows).step_by(most) {
             let n = most.min(rows - first);
             if !graph {
-                pass.head(first, n, way)?;
+                pass.head(&self.weights, first, n, way)?;
             }
             let row = part.out.start + first;
             self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
@@ -341,23 +340,22 @@ fn try_shapes<R: Driver>(
     let mut pass = Pass {
         gpu,
         meta: m,
-        weights,
         state,
         scratch,
         inputs: &inputs,
         bound: options.n_ctx,
         kv_sim: options.kv_sim,
         streams: Streams::default(),
-        listed: Vec::new(),
+        lists: KeysFrom::Positions(Vec::new()),
     };
-    pass.layers(&[])?;
+    pass.layers(weights, &[])?;
     let rows = n.min(scratch.sizes.head);
-    pass.head(0, rows, Way::Plain)?;
-    pass.head(0, rows, Way::Filtered)
+    pass.head(weights, 0, rows, Way::Plain)?;
+    pass.head(weights, 0, rows, Way::Filtered)
 }
 
 /// Refuses a plan that the device has no room for.
-fn fits<R: Driver>(
+pub(super) fn fits<R: Driver>(
     device: &Device<R>,
     plan: &Plan<'_>,
     state: &State,
