@@ -199,7 +199,7 @@ impl EngineParts {
         let (threads, kv_sim) = (run.threads, run.kv_sim);
         let placed = placement::place(&options.device, model, run)?;
         let (draft, how) = (&options.draft, &options.draft_options);
-        let drafting = drafting::load(draft, how, &placed, options.sequences)?;
+        let drafting = drafting::load(draft, how, &options.device, &placed, options.sequences)?;
         let (speculation, draft) = drafting.unzip();
         let mut parts = Self::assemble(placed.target, vocab);
         let (file, info) = (source.file(), &mut parts.info);

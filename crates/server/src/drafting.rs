@@ -3,7 +3,7 @@
 //!
 //! Must not know: how anything is drafted.
 
-use fourspark::{DraftInfo, Drafting, Stats, WorkerInfo};
+use fourspark::{DraftInfo, Drafting, LayersInfo, Stats, WorkerInfo};
 use serde_json::{Map, Value, json};
 
 /// The drafter: what it is, or why there is none.
@@ -18,9 +18,23 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
         "policy": draft.policy.to_string(),
         "depth": draft.depth,
         "pairing": draft.pairing.map(|p| p.to_string()),
+        "layers": layers(draft.layers.as_ref()),
         "worker": worker(draft.worker.as_ref()),
         "reason": stats.drafter_lost,
         "alarm": stats.drafter_alarm,
+    })
+}
+
+/// Where the drafter's layers run, and why there.
+fn layers(layers: Option<&LayersInfo>) -> Value {
+    let Some(layers) = layers else {
+        return Value::Null;
+    };
+    json!({
+        "device": layers.device.as_ref().map_or("cpu", |d| d.id.as_str()),
+        "asked": layers.asked.map(|a| a.to_string()),
+        "reason": layers.to_string(),
+        "fallbacks": layers.fallbacks(),
     })
 }
 
@@ -69,6 +83,18 @@ pub(crate) fn usage(draft: Option<&DraftInfo>, stats: &Stats, drafting: Drafting
     usage
 }
 
+/// Where the drafter's layers run, a line.
+pub(crate) fn layer_lines(draft: Option<&DraftInfo>) -> Vec<String> {
+    let layers = draft.and_then(|d| d.layers.as_ref());
+    let said = |l: &LayersInfo| {
+        [
+            l.to_string(),
+            format!("draft_device.fallbacks {}", l.fallbacks()),
+        ]
+    };
+    layers.map_or_else(Vec::new, |l| said(l).into())
+}
+
 /// What the worker counted, a line each.
 pub(crate) fn worker_lines(draft: Option<&DraftInfo>) -> Vec<String> {
     let Some(worker) = draft.and_then(|d| d.worker.as_ref()) else {
@@ -90,6 +116,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_place_that_was_not_meant_is_counted() {
+        let instead = LayersInfo {
+            device: None,
+            asked: None,
+            instead: Some("no room".to_owned()),
+        };
+        let said = layers(Some(&instead));
+        assert_eq!(
+            (&said["device"], &said["fallbacks"]),
+            (&json!("cpu"), &json!(1))
+        );
+        assert!(
+            said["reason"]
+                .as_str()
+                .is_some_and(|r| r.ends_with("instead: no room"))
+        );
+    }
+
+    #[test]
     fn a_lost_drafter_is_said_with_its_reason_everywhere() {
         let mut stats = Stats::default();
         assert_eq!(usage(None, &stats, Drafting::Off)["state"], "off");
@@ -100,6 +145,7 @@ mod tests {
             policy: fourspark::Policy::Fixed(3),
             depth: 7,
             pairing: None,
+            layers: None,
             worker: None,
         };
         let on = props(Some(&draft), &stats);
@@ -125,5 +171,7 @@ mod tests {
         assert_eq!(numbers(&stats)["passes"], 0.0);
         assert_eq!(lost["worker"], json!({"mode": "off"}));
         assert!(worker_lines(Some(&draft)).is_empty());
+        assert_eq!(lost["layers"], Value::Null);
+        assert!(layer_lines(Some(&draft)).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ds4_target::GgufSource;
-use dspark_draft::backbone::{LocalBackbone, Options};
+use dspark_draft::backbone::Options;
 use dspark_draft::config::TargetMatch;
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::error::DraftError;
@@ -15,13 +15,14 @@ use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
+use super::layers::{self, DraftDevice, LayersInfo};
 use super::worker::{self, StartError, Step};
 use super::{
     Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
     WorkerTransport,
 };
 use crate::error::Error;
-use crate::placement::Placed;
+use crate::placement::{DeviceChoice, DeviceOptions, Placed};
 
 /// A drafter's model beside its target.
 type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
@@ -30,22 +31,24 @@ type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
 pub(crate) fn load(
     draft: &Draft,
     options: &DraftOptions,
+    device: &DeviceOptions,
     placed: &Placed,
     sequences: usize,
 ) -> Result<Option<(Speculation, DraftInfo)>, Error> {
     let info = placed.target.info();
     let path = draft.path()?;
     check_worker(&options.worker, path.is_some())?;
+    check_device(options, path.is_some())?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
     let model = match &path {
-        Some(path) => Some(open(path, &options.worker, placed, sequences)?),
+        Some(path) => Some(open(path, options, device, placed, sequences)?),
         None => None,
     };
-    let (model, worker) = match model {
-        Some((model, worker)) => (Some(model), worker),
-        None => (None, None),
+    let (model, layers, worker) = match model {
+        Some((model, layers, worker)) => (Some(model), Some(layers), worker),
+        None => (None, None, None),
     };
     let meta = model.as_ref().map(|m| m.model().meta.clone());
     let most = info.verify_max.saturating_sub(1);
@@ -73,6 +76,7 @@ pub(crate) fn load(
         policy: policy.clone(),
         depth,
         pairing,
+        layers,
         worker,
     };
     let speculation = Speculation {
@@ -104,6 +108,23 @@ fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
         let expected = "none without a draft worker";
         let got = command.program.display();
         return Err(refusal("draft worker program", expected, got));
+    }
+    Ok(())
+}
+
+/// A place needs a model, and a worker runs on the processor.
+fn check_device(options: &DraftOptions, model: bool) -> Result<(), Error> {
+    let Some(asked) = options.device else {
+        return Ok(());
+    };
+    if !model {
+        let expected = "none without a drafter's model";
+        return Err(refusal("draft device", expected, asked));
+    }
+    let processor = asked == DraftDevice::On(DeviceChoice::Cpu);
+    if options.worker.mode != WorkerMode::Off && !processor {
+        let expected = "cpu with a draft worker";
+        return Err(refusal("draft device", expected, asked));
     }
     Ok(())
 }
@@ -170,13 +191,14 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
 
 fn open(
     path: &Path,
-    worker: &WorkerOptions,
+    how: &DraftOptions,
+    device: &DeviceOptions,
     placed: &Placed,
     sequences: usize,
-) -> Result<(Model, Option<WorkerInfo>), Error> {
+) -> Result<(Model, LayersInfo, Option<WorkerInfo>), Error> {
     let file = Gguf::open(path, &OpenOptions::default())?;
     let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
-    // A wrong pair is refused before a process is started for it.
+    // A wrong pair is refused before anything is started for it.
     model.meta.check_target(&model.file, placed.target.info())?;
     let options = Options {
         n_seq_max: sequences,
@@ -184,41 +206,46 @@ fn open(
         ..Options::default()
     };
     let pool = Arc::clone(&placed.pool);
-    let (backbone, info) = backbone(path, worker, &model, placed, options)?;
+    let (backbone, layers, worker) = if how.worker.mode == WorkerMode::Off {
+        let (backbone, info) = layers::place(how.device, device, &model, placed, options)?;
+        (backbone, info, None)
+    } else {
+        let (backbone, info) = in_worker(path, &how.worker, &model, placed, options)?;
+        (backbone, in_worker_info(how, placed), Some(info))
+    };
     let drafter = DsparkDrafter::new(model, backbone, placed.target.info(), pool)?;
-    Ok((drafter, info))
+    Ok((drafter, layers, worker))
 }
 
-/// The drafter's layers: in a worker, or here.
-fn backbone(
+/// A worker's layers run on the processor, also where the model's device would have been meant.
+fn in_worker_info(how: &DraftOptions, placed: &Placed) -> LayersInfo {
+    let meant = placed.device.is_some() && how.device.is_none();
+    LayersInfo {
+        instead: meant.then(|| "a draft worker has no device yet".to_owned()),
+        ..LayersInfo::processor(how.device)
+    }
+}
+
+/// The drafter's layers in a worker, or else on this process's threads.
+fn in_worker(
     path: &Path,
     worker: &WorkerOptions,
     model: &Arc<DraftModel>,
     placed: &Placed,
     options: Options,
-) -> Result<(Box<dyn Backbone + Send>, Option<WorkerInfo>), Error> {
-    let mode = worker.mode;
-    let overlap = worker.overlap;
-    let info = |watch| {
-        Some(WorkerInfo {
-            mode,
-            overlap,
-            watch,
-        })
+) -> Result<(Box<dyn Backbone + Send>, WorkerInfo), Error> {
+    let info = |watch| WorkerInfo {
+        mode: worker.mode,
+        overlap: worker.overlap,
+        watch,
     };
-    let here = |options| -> Result<Box<dyn Backbone + Send>, Error> {
-        let (model, pool) = (Arc::clone(model), Arc::clone(&placed.pool));
-        Ok(Box::new(LocalBackbone::new(model, pool, options)?))
-    };
-    if mode == WorkerMode::Off {
-        return Ok((here(options)?, None));
-    }
     match worker::start(worker, path, model, placed, &options) {
         Ok((backbone, watch)) => Ok((backbone, info(watch))),
         Err(error) if is_fatal(worker, &error) => Err(Error::Worker(error)),
         Err(error) => {
             tracing::warn!(%error, "drafting in this process instead");
-            Ok((here(options)?, info(worker::instead(&error))))
+            let backbone = layers::on_processor(model, placed, options)?;
+            Ok((backbone, info(worker::instead(&error))))
         }
     }
 }

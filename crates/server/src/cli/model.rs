@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
-    DeviceOptions, Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan,
-    Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
+    DeviceOptions, Draft, DraftDevice, DraftOptions, Effort, Engine, EngineOptions, Error,
+    Generate, SamplePlan, Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -22,6 +22,7 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         images: args.kernel_cache.clone(),
         graphs: switches.is_on("device.graphs"),
         early_launch: switches.is_on("device.early_launch"),
+        ..DeviceOptions::default()
     };
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
@@ -51,9 +52,18 @@ fn drafting(args: &ModelArgs, switch: bool) -> (Draft, DraftOptions) {
         policy: args.draft_policy.clone(),
         depth: args.draft_depth.map(usize::from),
         source: args.draft_source,
+        device: device(args, asked != Draft::Off),
         worker: worker(args, asked != Draft::Off),
     };
     (asked, options)
+}
+
+/// The place asked for: by the option, or by the switch where there is a drafter.
+fn device(args: &ModelArgs, drafter: bool) -> Option<DraftDevice> {
+    let switches = switching::effective();
+    // The word auto names no place.
+    let switch = switches.value("draft.device").parse().ok();
+    args.draft_device.or(switch.filter(|_| drafter))
 }
 
 /// The worker asked for: by the options, or by the switches where there is a drafter.
