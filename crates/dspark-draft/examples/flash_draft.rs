@@ -16,7 +16,7 @@ use std::time::Instant;
 use device::cache::Cache;
 use device::driver::Driver;
 use device::{Device, cuda, hip};
-use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::on_device::{DeviceTarget, Markov, Settings};
 use ds4_target::pool::Pool;
 use ds4_target::source::{MetaValue, RawTensor, Source};
 use dspark_draft::backbone::{LocalBackbone, Options};
@@ -205,9 +205,18 @@ fn main() -> Result<()> {
     const NAMES: &str = "--device: cuda:N or hip:N";
     let (kind, ordinal) = a.device.split_once(':').ok_or(NAMES)?;
     let n = ordinal.parse()?;
+    let model = Arc::new(DraftModel::load(&Drafts::default())?);
     match kind {
-        "cuda" => run(&cuda::runtime(&cuda::Settings::default())?.open(n)?, &a),
-        "hip" => run(&hip::runtime(&hip::Settings::default())?.open(n)?, &a),
+        "cuda" => run(
+            &cuda::runtime(&cuda::Settings::default())?.open(n)?,
+            model,
+            &a,
+        ),
+        "hip" => run(
+            &hip::runtime(&hip::Settings::default())?.open(n)?,
+            model,
+            &a,
+        ),
         _ => Err(NAMES.into()),
     }
 }
@@ -247,18 +256,17 @@ fn times(what: &str, steps: usize, mut work: impl FnMut() -> Result<()>) -> Resu
     Ok(())
 }
 
-fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
+fn run<R: Driver>(device: &Device<R>, model: Arc<DraftModel>, a: &Args) -> Result<()> {
     let (id, name) = (device.id(), &device.facts().name);
     let early = device.early_launch();
     println!("device {id}: {name}, early launch {early}, label synth");
-    let model = Arc::new(DraftModel::load(&Drafts::default())?);
     let options = Options {
         n_seq_max: 8,
         ..Options::default()
     };
     let cache = || a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
     let target = match a.target {
-        true => Some(target(device, cache().transpose()?)?),
+        true => Some(target(device, &model, cache().transpose()?)?),
         false => None,
     };
     let start = Instant::now();
@@ -381,8 +389,12 @@ fn clocked<R: Driver>(b: &mut DeviceBackbone<R>, most: usize) -> Result<()> {
     Ok(())
 }
 
-/// A target of full size.
-fn target<R: Driver>(device: &Device<R>, cache: Option<Cache>) -> Result<DeviceTarget<R>> {
+/// A target of full size, with the drafter's chains.
+fn target<R: Driver>(
+    device: &Device<R>,
+    draft: &DraftModel,
+    cache: Option<Cache>,
+) -> Result<DeviceTarget<R>> {
     let start = Instant::now();
     let options = ds4_target::Options {
         n_ctx: 4096,
@@ -394,7 +406,12 @@ fn target<R: Driver>(device: &Device<R>, cache: Option<Cache>) -> Result<DeviceT
         progress: &mut |_, _| {},
         graph_tokens: 16,
     };
-    let target = DeviceTarget::new(synth::flash()?, options, device, settings)?;
+    let markov = Markov {
+        first: &draft.heads.w1,
+        second: &draft.heads.w2,
+    };
+    let markov = Some(markov);
+    let target = DeviceTarget::with_chains(synth::flash()?, options, markov, device, settings)?;
     let seconds = start.elapsed().as_secs_f64();
     println!("loaded a target of full size in {seconds:.1} s");
     Ok(target)
@@ -429,7 +446,21 @@ fn beside<R: Driver>(
             Ok(())
         })?;
     }
-    for (name, plan) in [("greedy", SamplePlan::greedy()), ("sampled", sampled())] {
+    let filtered = SamplePlan {
+        top_p: 0.9,
+        ..sampled()
+    };
+    let biased = SamplePlan {
+        bias: Arc::from([(5, 1.0)]),
+        ..SamplePlan::greedy()
+    };
+    let plans = [
+        ("greedy", SamplePlan::greedy()),
+        ("sampled", sampled()),
+        ("filtered", filtered),
+        ("with a bias, drawn on the processor", biased),
+    ];
+    for (name, plan) in plans {
         for depth in 1..=5 {
             times(&format!("a draft of {depth}, {name}"), a.steps, || {
                 let asks = [Ask {

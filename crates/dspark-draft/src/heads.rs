@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ds4_target::blocks::BlockRunner;
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
-use engine_core::seams::Proposal;
+use engine_core::seams::{Candidates, Proposal};
 use engine_core::{Fault, Pos, SamplePlan, Target, TokenId};
 use sampling::{SampleError, Sampler};
 
@@ -30,6 +30,18 @@ pub struct Chain<'a> {
     pub plan: &'a SamplePlan,
     /// Earlier tokens that penalties count, the seed last; unused without penalties.
     pub history: &'a [TokenId],
+}
+
+impl Chain<'_> {
+    /// What a target that draws it needs.
+    fn candidates(&self) -> Candidates<'_> {
+        Candidates {
+            rows: self.rows,
+            pos: self.pos,
+            seed: self.seed,
+            plan: self.plan,
+        }
+    }
 }
 
 /// The heads of a draft model.
@@ -76,9 +88,9 @@ impl Heads {
         }
     }
 
-    /// Draws all chains, one position of all of them at a time. `normed`, `pre_norm`:
-    /// `[sum of rows, n_embd]` f32, in chain order. A chain ends early where its row has no number
-    /// in it.
+    /// Draws all chains: beside the output matrix where the target can, else here, one position of all of them at a
+    /// time. The candidates are the same. `normed`, `pre_norm`: `[sum of rows, n_embd]` f32, in chain order. A chain
+    /// ends early where its row has no number in it.
     ///
     /// # Errors
     /// `BadState` if the rows do not fit the chains, `BadToken` for a seed outside the vocabulary,
@@ -94,6 +106,85 @@ impl Heads {
         let rows = chains.iter().map(|c| c.rows).sum();
         check_rows(d, rows, [normed.len(), pre_norm.len()])?;
         check_tokens(chains.iter().map(|c| c.seed), n_vocab)?;
+        let there: Vec<Candidates<'_>> = chains.iter().map(Chain::candidates).collect();
+        let there = target.chains(normed, &there)?;
+        if there.iter().all(Option::is_none) {
+            return self.draw_here(target, chains, normed, pre_norm);
+        }
+        let (mut here, mut rest) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let mut first = 0;
+        for (chain, drawn) in chains.iter().zip(&there) {
+            let rows = first * d..(first + chain.rows) * d;
+            first += chain.rows;
+            if drawn.is_none() {
+                here.push(*chain);
+                rest[0].extend_from_slice(&normed[rows.clone()]);
+                rest[1].extend_from_slice(&pre_norm[rows]);
+            }
+        }
+        let mut here = match here.is_empty() {
+            true => Vec::new(),
+            false => self.draw_here(target, &here, &rest[0], &rest[1])?,
+        }
+        .into_iter();
+        let joined = there.into_iter().map(|drawn| match drawn {
+            None => here.next().unwrap_or_default(),
+            Some(tokens) => Proposal {
+                tokens,
+                ..Proposal::default()
+            },
+        });
+        let mut proposals: Vec<Proposal> = joined.collect();
+        self.trust_drawn(chains, pre_norm, &mut proposals);
+        Ok(proposals)
+    }
+
+    /// Confidences of chains that have candidates and none yet.
+    fn trust_drawn(&mut self, chains: &[Chain<'_>], pre_norm: &[f32], proposals: &mut [Proposal]) {
+        let (d, b) = (self.model.meta.stage.n_embd, &mut self.buffers);
+        let (Some(head), Some(input)) = (&self.model.heads.confidence, self.model.meta.confidence)
+        else {
+            return;
+        };
+        b.confidence_in.clear();
+        b.w1.resize(self.model.heads.w1.k, 0.0);
+        let mut owners = Vec::new();
+        let mut first = 0;
+        for (i, (chain, p)) in chains.iter().zip(proposals.iter()).enumerate() {
+            if p.confidence_logits.is_empty() {
+                let before = std::iter::once(&chain.seed).chain(&p.tokens);
+                for (step, token) in before.take(p.tokens.len()).enumerate() {
+                    let at = (first + step) * d;
+                    b.confidence_in.extend_from_slice(&pre_norm[at..at + d]);
+                    if input == ConfidenceInput::StateAndMarkov {
+                        self.model.heads.w1.decode(*token as usize, &mut b.w1);
+                        b.confidence_in.extend_from_slice(&b.w1);
+                    }
+                    owners.push(i);
+                }
+            }
+            first += chain.rows;
+        }
+        if owners.is_empty() {
+            return;
+        }
+        b.confidence.resize(owners.len(), 0.0);
+        self.runner
+            .product(&head.weight, &b.confidence_in, &mut b.confidence);
+        for (owner, logit) in owners.iter().zip(&b.confidence) {
+            proposals[*owner].confidence_logits.push(logit + head.bias);
+        }
+    }
+
+    fn draw_here(
+        &mut self,
+        target: &mut dyn Target,
+        chains: &[Chain<'_>],
+        normed: &[f32],
+        pre_norm: &[f32],
+    ) -> Result<Vec<Proposal>, Fault> {
+        let n_vocab = self.model.meta.stage.n_vocab;
+        let rows: usize = chains.iter().map(|c| c.rows).sum();
         let mut live = start(chains);
         self.buffers.base.resize(rows * n_vocab, 0.0);
         if rows > 0 {

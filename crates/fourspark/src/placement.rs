@@ -10,9 +10,9 @@ use std::sync::Arc;
 use device::cache::Cache;
 use device::driver::Driver;
 use device::{Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
-use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::on_device::{DeviceTarget, Markov, Settings};
 use ds4_target::pool::Pool;
-use ds4_target::{CpuTarget, Model, Options};
+use ds4_target::{CpuTarget, LoadError, Model, Options};
 use dspark_draft::backbone;
 use dspark_draft::on_device::DeviceBackbone;
 use dspark_draft::weights::DraftModel;
@@ -131,6 +131,8 @@ pub(crate) struct Placed {
     pub(crate) target: Box<dyn Target + Send>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) device: Option<DeviceInfo>,
+    /// Why a drafter's chains are not drawn on the target's device, where one was given.
+    pub(crate) no_chains: Option<String>,
 }
 
 /// Work for a device of whatever runtime.
@@ -143,11 +145,18 @@ trait Visit {
 /// A device and how it is used.
 struct Opened<R: Driver> {
     device: Device<R>,
-    cache: Option<Cache>,
+    images: Option<PathBuf>,
     graphs: bool,
 }
 
 impl<R: Driver> Opened<R> {
+    /// The folder of compiled images.
+    fn cache(&self) -> Result<Option<Cache>, Error> {
+        let cache = self.images.as_ref();
+        let cache = cache.map(|folder| Cache::open(folder, IMAGES));
+        Ok(cache.transpose()?)
+    }
+
     /// What may be known of it, with graphs for passes of up to so many tokens.
     fn info(&self, most: usize) -> DeviceInfo {
         let facts = self.device.facts();
@@ -185,28 +194,31 @@ fn on<R: Driver, V: Visit>(
     if !how.early_launch {
         device.turn_early_launch_off();
     }
-    let cache = how
-        .images
-        .as_ref()
-        .map(|folder| Cache::open(folder, IMAGES));
     work.visit(Opened {
         device,
-        cache: cache.transpose()?,
+        images: how.images.clone(),
         graphs: how.graphs,
     })
 }
 
-/// Puts a model on the device asked for.
-pub(crate) fn place(how: &DeviceOptions, model: Arc<Model>, run: Options) -> Result<Placed, Error> {
+/// Puts a model on the device asked for, with what draws a drafter's chains there.
+pub(crate) fn place(
+    how: &DeviceOptions,
+    model: Arc<Model>,
+    run: Options,
+    draft: Option<&DraftModel>,
+) -> Result<Placed, Error> {
     let work = PlaceTarget {
         model: Arc::clone(&model),
         run: run.clone(),
+        draft,
     };
-    if let Some((target, device)) = open(how.choice, how, work)? {
+    if let Some((target, device, no_chains)) = open(how.choice, how, work)? {
         return Ok(Placed {
             target,
             pool: Arc::new(Pool::new(run.threads)),
             device: Some(device),
+            no_chains,
         });
     }
     let target = CpuTarget::new(model, run)?;
@@ -214,24 +226,42 @@ pub(crate) fn place(how: &DeviceOptions, model: Arc<Model>, run: Options) -> Res
         pool: Arc::clone(target.pool()),
         target: Box::new(target),
         device: None,
+        no_chains: None,
     })
 }
 
 /// A target onto a device.
-struct PlaceTarget {
+struct PlaceTarget<'a> {
     model: Arc<Model>,
     run: Options,
+    draft: Option<&'a DraftModel>,
 }
 
-impl Visit for PlaceTarget {
-    type Out = (Box<dyn Target + Send>, DeviceInfo);
+impl Visit for PlaceTarget<'_> {
+    type Out = (Box<dyn Target + Send>, DeviceInfo, Option<String>);
 
     fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
         let info = opened.info(GRAPH_TOKENS);
-        let mut told = told;
-        let settings = settings(opened.cache, &info, &mut told);
-        let target = DeviceTarget::new(self.model, self.run, &opened.device, settings)?;
-        Ok((Box::new(target), info))
+        let new = |markov, cache| {
+            let mut told = told;
+            let settings = settings(cache, &info, &mut told);
+            let (model, run) = (Arc::clone(&self.model), self.run.clone());
+            DeviceTarget::with_chains(model, run, markov, &opened.device, settings)
+        };
+        let markov = self.draft.map(|draft| Markov {
+            first: &draft.heads.w1,
+            second: &draft.heads.w2,
+        });
+        let (target, no_chains) = match new(markov, opened.cache()?) {
+            // Known before anything is on the device. The model itself may well fit.
+            Err(
+                error @ (LoadError::NoKernel { .. }
+                | LoadError::DeviceMemory { .. }
+                | LoadError::Option { .. }),
+            ) if markov.is_some() => (new(None, opened.cache()?)?, Some(error.to_string())),
+            placed => (placed?, None),
+        };
+        Ok((Box::new(target), info, no_chains))
     }
 }
 
@@ -259,7 +289,7 @@ impl Visit for PlaceLayers {
     fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
         let info = opened.info(GRAPH_ROWS);
         let mut told = told;
-        let settings = settings(opened.cache, &info, &mut told);
+        let settings = settings(opened.cache()?, &info, &mut told);
         let layers = DeviceBackbone::new(self.model, self.run, &opened.device, settings)?;
         Ok((Box::new(layers), info))
     }

@@ -3,7 +3,7 @@
 //!
 //! Must not know: how anything is drafted.
 
-use fourspark::{DraftInfo, Drafting, LayersInfo, Stats, WorkerInfo};
+use fourspark::{ChainsInfo, DraftInfo, Drafting, LayersInfo, Stats, WorkerInfo};
 use serde_json::{Map, Value, json};
 
 /// The drafter: what it is, or why there is none.
@@ -33,6 +33,10 @@ fn layers(layers: Option<&LayersInfo>) -> Value {
     json!({
         "device": layers.device.as_ref().map_or("cpu", |d| d.id.as_str()),
         "asked": layers.asked.map(|a| a.to_string()),
+        "chains": match &layers.chains {
+            ChainsInfo::Device(id) => id,
+            ChainsInfo::Processor | ChainsInfo::Instead(_) => "cpu",
+        },
         "reason": layers.to_string(),
         "fallbacks": layers.fallbacks(),
     })
@@ -121,6 +125,7 @@ mod tests {
             device: None,
             asked: None,
             instead: Some("no room".to_owned()),
+            chains: ChainsInfo::Device("cuda:0".to_owned()),
         };
         let said = layers(Some(&instead));
         assert_eq!(
@@ -130,7 +135,7 @@ mod tests {
         assert!(
             said["reason"]
                 .as_str()
-                .is_some_and(|r| r.ends_with("instead: no room"))
+                .is_some_and(|r| r.contains("instead: no room; "))
         );
     }
 

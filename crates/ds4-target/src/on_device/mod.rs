@@ -8,6 +8,7 @@
 
 mod arena;
 mod blocks;
+mod chain;
 mod clock;
 mod counts;
 mod draws;
@@ -23,6 +24,7 @@ mod upload;
 mod weights;
 
 pub use blocks::{Answer, BlockParts, BlockSizes, DeviceBlocks, Reads};
+pub use chain::Markov;
 pub use clock::Clocked;
 pub use counts::Counts;
 pub use graphs::GraphCounts;

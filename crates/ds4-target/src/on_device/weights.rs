@@ -235,8 +235,8 @@ impl<'a> Plan<'a> {
         Ok(slot)
     }
 
-    /// The embedding table.
-    fn table(&mut self, t: &'a Tensor) -> Result<Matrix, LoadError> {
+    /// A table of rows by token.
+    pub(crate) fn table(&mut self, t: &'a Tensor) -> Result<Matrix, LoadError> {
         ds4_kernels::launch::head::embed(t.format, t.rows, t.k, 1, 4)
             .map_err(|e| no_kernel(t, e))?;
         self.file(t, 1)
@@ -257,7 +257,7 @@ impl<'a> Plan<'a> {
     }
 
     /// `matrices` matrices of a tensor; floats stand in file order.
-    fn matrix(&mut self, t: &'a Tensor, matrices: usize) -> Result<Matrix, LoadError> {
+    pub(crate) fn matrix(&mut self, t: &'a Tensor, matrices: usize) -> Result<Matrix, LoadError> {
         if t.format.is_float() {
             return self.file(t, matrices);
         }

@@ -56,6 +56,40 @@ pub struct LayersInfo {
     pub asked: Option<DraftDevice>,
     /// Why they run on the processor although the model's device was meant.
     pub instead: Option<String>,
+    /// Where candidates are drawn from their rows.
+    pub chains: ChainsInfo,
+}
+
+/// Where candidates are drawn: always beside the model's output matrix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ChainsInfo {
+    /// On the processor, where the model is.
+    #[default]
+    Processor,
+    /// On the model's device, those of requests with a bias or penalties aside.
+    Device(String),
+    /// On the processor although the model is on a device, and why.
+    Instead(String),
+}
+
+impl ChainsInfo {
+    pub(super) fn of(placed: &Placed) -> Self {
+        match (&placed.device, &placed.no_chains) {
+            (None, _) => Self::Processor,
+            (Some(device), None) => Self::Device(device.id.clone()),
+            (Some(_), Some(why)) => Self::Instead(why.clone()),
+        }
+    }
+}
+
+impl fmt::Display for ChainsInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Processor => f.write_str("candidates are drawn on the processor"),
+            Self::Device(id) => write!(f, "candidates are drawn on {id}"),
+            Self::Instead(why) => write!(f, "candidates are drawn on the processor instead: {why}"),
+        }
+    }
 }
 
 impl LayersInfo {
@@ -65,13 +99,15 @@ impl LayersInfo {
             device: None,
             asked,
             instead: None,
+            chains: ChainsInfo::default(),
         }
     }
 
     /// How often something else was done than meant.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
-        u64::from(self.instead.is_some())
+        let chains = matches!(self.chains, ChainsInfo::Instead(_));
+        u64::from(self.instead.is_some()) + u64::from(chains)
     }
 }
 
@@ -83,10 +119,9 @@ impl fmt::Display for LayersInfo {
             (None, None, Some(asked)) => {
                 write!(f, "the drafter runs on the processor: asked for {asked}")
             }
-            (None, None, None) => {
-                f.write_str("the drafter runs on the processor, as the model does")
-            }
-        }
+            (None, None, None) => f.write_str("the drafter runs on the processor"),
+        }?;
+        write!(f, "; {}", self.chains)
     }
 }
 
@@ -107,6 +142,7 @@ pub(super) fn place(
         Ok(Some((layers, device))) => {
             let info = LayersInfo {
                 device: Some(device),
+                chains: ChainsInfo::of(placed),
                 ..LayersInfo::processor(asked)
             };
             return Ok((layers, info));
@@ -120,6 +156,7 @@ pub(super) fn place(
     };
     let info = LayersInfo {
         instead,
+        chains: ChainsInfo::of(placed),
         ..LayersInfo::processor(asked)
     };
     Ok((on_processor(model, placed, options)?, info))
@@ -159,17 +196,21 @@ mod tests {
 
     #[test]
     fn a_place_says_why() {
-        let on = |asked| LayersInfo::processor(asked);
+        const DRAWN: &str = "candidates are drawn on the processor";
+        let on = LayersInfo::processor;
         let said = on(None).to_string();
-        assert_eq!(said, "the drafter runs on the processor, as the model does");
+        assert_eq!(said, format!("the drafter runs on the processor; {DRAWN}"));
         let said = on(Some(DraftDevice::On(DeviceChoice::Cpu))).to_string();
-        assert_eq!(said, "the drafter runs on the processor: asked for cpu");
+        let asked = "the drafter runs on the processor: asked for cpu";
+        assert_eq!(said, format!("{asked}; {DRAWN}"));
         let instead = LayersInfo {
             instead: Some("no room".to_owned()),
+            chains: ChainsInfo::Instead("no kernel".to_owned()),
             ..on(None)
         };
         let said = instead.to_string();
-        assert_eq!(said, "the drafter runs on the processor instead: no room");
-        assert_eq!((on(None).fallbacks(), instead.fallbacks()), (0, 1));
+        let want = "the drafter runs on the processor instead: no room";
+        assert_eq!(said, format!("{want}; {DRAWN} instead: no kernel"));
+        assert_eq!((on(None).fallbacks(), instead.fallbacks()), (0, 2));
     }
 }

@@ -1,6 +1,6 @@
 //! From choices to a drafter beside a target: loaded, checked against it, and described.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ds4_target::GgufSource;
@@ -15,7 +15,7 @@ use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
-use super::layers::{self, DraftDevice, LayersInfo};
+use super::layers::{self, ChainsInfo, DraftDevice, LayersInfo};
 use super::worker::{self, StartError, Step};
 use super::{
     Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
@@ -27,26 +27,55 @@ use crate::placement::{DeviceChoice, DeviceOptions, Placed};
 /// A drafter's model beside its target.
 type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
 
-/// Makes what speculates for a target, on the host's threads; `None` if nothing was asked for.
-pub(crate) fn load(
-    draft: &Draft,
-    options: &DraftOptions,
-    device: &DeviceOptions,
-    placed: &Placed,
-    sequences: usize,
-) -> Result<Option<(Speculation, DraftInfo)>, Error> {
-    let info = placed.target.info();
+/// A drafter that was asked for, before anything is started for it.
+pub(crate) struct Opened {
+    source: DraftSource,
+    /// The file and its model, if there is one.
+    model: Option<(PathBuf, Arc<DraftModel>)>,
+}
+
+impl Opened {
+    /// The model.
+    pub(crate) fn model(&self) -> Option<&DraftModel> {
+        self.model.as_ref().map(|(_, model)| &**model)
+    }
+}
+
+/// Opens what was asked for; `None` if nothing was.
+pub(crate) fn open(draft: &Draft, options: &DraftOptions) -> Result<Option<Opened>, Error> {
     let path = draft.path()?;
     check_worker(&options.worker, path.is_some())?;
     check_device(options, path.is_some())?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
-    let model = match &path {
-        Some(path) => Some(open(path, options, device, placed, sequences)?),
-        None => None,
+    let load = |path: PathBuf| {
+        let file = Gguf::open(&path, &OpenOptions::default())?;
+        let model = DraftModel::load(&GgufSource::new(file))?;
+        Ok::<_, Error>((path, Arc::new(model)))
     };
-    let (model, layers, worker) = match model {
+    let model = path.map(load).transpose()?;
+    Ok(Some(Opened { source, model }))
+}
+
+/// Makes what speculates for a target.
+pub(crate) fn load(
+    opened: Opened,
+    options: &DraftOptions,
+    device: &DeviceOptions,
+    placed: &Placed,
+    sequences: usize,
+) -> Result<(Speculation, DraftInfo), Error> {
+    let info = placed.target.info();
+    let source = opened.source;
+    let (path, started) = match opened.model {
+        Some((path, model)) => {
+            let started = start(&path, model, options, device, placed, sequences)?;
+            (Some(path), Some(started))
+        }
+        None => (None, None),
+    };
+    let (model, layers, worker) = match started {
         Some((model, layers, worker)) => (Some(model), Some(layers), worker),
         None => (None, None, None),
     };
@@ -86,7 +115,7 @@ pub(crate) fn load(
         tap_window,
         overlap: options.worker.overlap,
     };
-    Ok(Some((speculation, info)))
+    Ok((speculation, info))
 }
 
 /// A worker needs a model, and a transport a worker.
@@ -189,15 +218,14 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
     }
 }
 
-fn open(
+fn start(
     path: &Path,
+    model: Arc<DraftModel>,
     how: &DraftOptions,
     device: &DeviceOptions,
     placed: &Placed,
     sequences: usize,
 ) -> Result<(Model, LayersInfo, Option<WorkerInfo>), Error> {
-    let file = Gguf::open(path, &OpenOptions::default())?;
-    let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
     // A wrong pair is refused before anything is started for it.
     model.meta.check_target(&model.file, placed.target.info())?;
     let options = Options {
@@ -222,6 +250,7 @@ fn in_worker_info(how: &DraftOptions, placed: &Placed) -> LayersInfo {
     let meant = placed.device.is_some() && how.device.is_none();
     LayersInfo {
         instead: meant.then(|| "a draft worker has no device yet".to_owned()),
+        chains: ChainsInfo::of(placed),
         ..LayersInfo::processor(how.device)
     }
 }

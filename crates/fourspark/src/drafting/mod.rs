@@ -16,8 +16,8 @@ use scheduler::Policy;
 use crate::error::Error;
 use crate::shipped;
 
-pub use layers::{DraftDevice, LayersInfo};
-pub(crate) use load::load;
+pub use layers::{ChainsInfo, DraftDevice, LayersInfo};
+pub(crate) use load::{Opened, load, open};
 pub use worker::{WorkerCommand, WorkerInfo, WorkerMode, WorkerOptions, WorkerTransport};
 
 /// Which drafter to use.

@@ -161,13 +161,7 @@ impl<R: Driver> DeviceBlocks<R> {
     /// Launches so far, those of replayed graphs included, and the graphs.
     #[must_use]
     pub fn launches(&self) -> (u64, GraphCounts) {
-        let (a, b) = (self.passes.counts, self.observed.counts);
-        let graphs = GraphCounts {
-            built: a.built + b.built,
-            launched: a.launched + b.launched,
-            operations: a.operations + b.operations,
-            dropped: a.dropped + b.dropped,
-        };
+        let graphs = self.passes.counts.and(self.observed.counts);
         let launched = self.gpu.kernels.counts().launches;
         (launched + graphs.operations, graphs)
     }
