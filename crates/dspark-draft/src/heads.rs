@@ -5,6 +5,8 @@
 //! the request's temperature and filters with the noise of the candidate's own position. Must not
 //! know: context rows, acceptance.
 
+mod there;
+
 use std::sync::Arc;
 
 use ds4_target::blocks::BlockRunner;
@@ -30,18 +32,6 @@ pub struct Chain<'a> {
     pub plan: &'a SamplePlan,
     /// Earlier tokens that penalties count, the seed last; unused without penalties.
     pub history: &'a [TokenId],
-}
-
-impl Chain<'_> {
-    /// What a target that draws it needs.
-    fn candidates(&self) -> Candidates<'_> {
-        Candidates {
-            rows: self.rows,
-            pos: self.pos,
-            seed: self.seed,
-            plan: self.plan,
-        }
-    }
 }
 
 /// The heads of a draft model.
@@ -111,22 +101,8 @@ impl Heads {
         if there.iter().all(Option::is_none) {
             return self.draw_here(target, chains, normed, pre_norm);
         }
-        let (mut here, mut rest) = (Vec::new(), [Vec::new(), Vec::new()]);
-        let mut first = 0;
-        for (chain, drawn) in chains.iter().zip(&there) {
-            let rows = first * d..(first + chain.rows) * d;
-            first += chain.rows;
-            if drawn.is_none() {
-                here.push(*chain);
-                rest[0].extend_from_slice(&normed[rows.clone()]);
-                rest[1].extend_from_slice(&pre_norm[rows]);
-            }
-        }
-        let mut here = match here.is_empty() {
-            true => Vec::new(),
-            false => self.draw_here(target, &here, &rest[0], &rest[1])?,
-        }
-        .into_iter();
+        let left: Vec<usize> = (0..chains.len()).filter(|i| there[*i].is_none()).collect();
+        let mut here = self.draw_some(target, chains, &left, [normed, pre_norm])?;
         let joined = there.into_iter().map(|drawn| match drawn {
             None => here.next().unwrap_or_default(),
             Some(tokens) => Proposal {
@@ -137,43 +113,6 @@ impl Heads {
         let mut proposals: Vec<Proposal> = joined.collect();
         self.trust_drawn(chains, pre_norm, &mut proposals);
         Ok(proposals)
-    }
-
-    /// Confidences of chains that have candidates and none yet.
-    fn trust_drawn(&mut self, chains: &[Chain<'_>], pre_norm: &[f32], proposals: &mut [Proposal]) {
-        let (d, b) = (self.model.meta.stage.n_embd, &mut self.buffers);
-        let (Some(head), Some(input)) = (&self.model.heads.confidence, self.model.meta.confidence)
-        else {
-            return;
-        };
-        b.confidence_in.clear();
-        b.w1.resize(self.model.heads.w1.k, 0.0);
-        let mut owners = Vec::new();
-        let mut first = 0;
-        for (i, (chain, p)) in chains.iter().zip(proposals.iter()).enumerate() {
-            if p.confidence_logits.is_empty() {
-                let before = std::iter::once(&chain.seed).chain(&p.tokens);
-                for (step, token) in before.take(p.tokens.len()).enumerate() {
-                    let at = (first + step) * d;
-                    b.confidence_in.extend_from_slice(&pre_norm[at..at + d]);
-                    if input == ConfidenceInput::StateAndMarkov {
-                        self.model.heads.w1.decode(*token as usize, &mut b.w1);
-                        b.confidence_in.extend_from_slice(&b.w1);
-                    }
-                    owners.push(i);
-                }
-            }
-            first += chain.rows;
-        }
-        if owners.is_empty() {
-            return;
-        }
-        b.confidence.resize(owners.len(), 0.0);
-        self.runner
-            .product(&head.weight, &b.confidence_in, &mut b.confidence);
-        for (owner, logit) in owners.iter().zip(&b.confidence) {
-            proposals[*owner].confidence_logits.push(logit + head.bias);
-        }
     }
 
     fn draw_here(

@@ -168,3 +168,80 @@ fn same(all: &mut [Box<dyn Backbone>], model: &DraftModel, seq: SeqId, pos: Pos)
         assert!(got == &answers[0], "backbone {i} at {pos}");
     }
 }
+
+/// The program as cargo builds it beside the tests' folder, if it is there.
+fn program() -> Option<std::path::PathBuf> {
+    let tests = std::env::current_exe().ok()?;
+    let program = tests.parent()?.parent()?.join("fourspark");
+    program.is_file().then_some(program)
+}
+
+/// What `run --json` says over the library as if it were the vendor's.
+fn run(program: &Path, more: &[&str]) -> serde_json::Value {
+    let vendor = tempfile::tempdir().unwrap();
+    for name in ["libamdhip64.so", "libhiprtc.so"] {
+        std::os::unix::fs::symlink(common::file(), vendor.path().join(name)).unwrap();
+    }
+    let words = [
+        "run",
+        "The capital of France",
+        "--json",
+        "--max-tokens",
+        "9",
+    ];
+    let output = std::process::Command::new(program)
+        .args(words)
+        .args(["--ctx", "64", "--draft", "--draft-policy", "fixed:4"])
+        .args(["--temperature", "1", "--seed", "3"])
+        .args(more)
+        .env("LD_LIBRARY_PATH", vendor.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_program_drafts_on_another_device() {
+    let program = testkit::require_some!(program(), "the program is not built beside the tests");
+    let want = run(&program, &[]);
+    let got = run(&program, &["--device", "hip:0", "--draft-device", "hip:1"]);
+    assert_eq!(got["ids"], want["ids"]);
+    let numbers = ["proposed_tokens", "accepted_tokens"];
+    for name in numbers {
+        assert_eq!(got["usage"][name], want["usage"][name], "{name}");
+    }
+    let layers = &got["drafter"]["layers"];
+    assert_eq!(layers["device"], "hip:1", "{layers}");
+    assert_eq!(layers["chains"], "hip:0", "{layers}");
+    assert_eq!(layers["fallbacks"], 0, "{layers}");
+    assert_eq!(want["drafter"]["layers"]["device"], "cpu");
+}
+
+/// a worker's layers run on the device that is named, else on the model's.
+#[test]
+fn a_02_a_worker_drafts_on_a_device() {
+    let program = testkit::require_some!(program(), "the program is not built beside the tests");
+    let want = run(&program, &[]);
+    for (more, place) in [
+        (
+            &["--device", "hip:0", "--draft-device", "hip:1"][..],
+            "hip:1",
+        ),
+        (&["--device", "hip:1"][..], "hip:1"),
+        (&["--draft-device", "hip:0"][..], "hip:0"),
+    ] {
+        let more = [more, &["--draft-worker", "required"]].concat();
+        let got = run(&program, &more);
+        assert_eq!(got["ids"], want["ids"], "{more:?}");
+        let accepted = "accepted_tokens";
+        assert_eq!(got["usage"][accepted], want["usage"][accepted], "{more:?}");
+        let drafter = &got["drafter"];
+        assert_eq!(drafter["layers"]["device"], place, "{drafter}");
+        assert_eq!(drafter["layers"]["fallbacks"], 0, "{drafter}");
+        assert_eq!(drafter["worker"]["mode"], "required", "{drafter}");
+        let device = drafter["worker"]["device"].as_str().unwrap();
+        assert!(device.starts_with(place), "{drafter}");
+    }
+}

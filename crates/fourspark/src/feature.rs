@@ -75,7 +75,7 @@ fn layers(info: &ModelInfo) -> Feature {
     let place = info.draft.as_ref().and_then(|d| d.layers.as_ref());
     match place {
         None => Feature::off(NAME, "no drafter's model is loaded"),
-        Some(place) if place.device.is_some() => Feature::on(NAME, place.to_string()),
+        Some(place) if place.is_on_device() => Feature::on(NAME, place.to_string()),
         Some(place) => Feature::off(NAME, place.to_string()),
     }
 }

@@ -3,8 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use fourspark::{
-    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, WorkerMode,
-    shipped_model,
+    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, shipped_model,
 };
 
 fn options(choice: DeviceChoice, graphs: bool) -> EngineOptions {
@@ -115,13 +114,6 @@ fn a_place_for_the_drafter_that_cannot_be_is_said_or_refused() {
         "draft device: expected none without a drafter's model, got same"
     );
     options.draft = Draft::Shipped;
-    options.draft_options.worker.mode = WorkerMode::Auto;
-    let refusal = Engine::load(shipped_model().unwrap(), &options).unwrap_err();
-    assert_eq!(
-        refusal.to_string(),
-        "draft device: expected cpu with a draft worker, got same"
-    );
-    options.draft_options.worker.mode = WorkerMode::Off;
     options.draft_options.device = Some(DraftDevice::On(DeviceChoice::Hip(0)));
     // A library that is not there.
     options.device.libraries.hip.hip = Some(file);

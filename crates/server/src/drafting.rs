@@ -31,7 +31,7 @@ fn layers(layers: Option<&LayersInfo>) -> Value {
         return Value::Null;
     };
     json!({
-        "device": layers.device.as_ref().map_or("cpu", |d| d.id.as_str()),
+        "device": layers.id(),
         "asked": layers.asked.map(|a| a.to_string()),
         "chains": match &layers.chains {
             ChainsInfo::Device(id) => id,
@@ -123,6 +123,7 @@ mod tests {
     fn a_place_that_was_not_meant_is_counted() {
         let instead = LayersInfo {
             device: None,
+            worker: None,
             asked: None,
             instead: Some("no room".to_owned()),
             chains: ChainsInfo::Device("cuda:0".to_owned()),

@@ -52,6 +52,8 @@ impl fmt::Display for DraftDevice {
 pub struct LayersInfo {
     /// The device; `None`: the processor.
     pub device: Option<DeviceInfo>,
+    /// What a draft worker said it runs them on when it started, if there is one.
+    pub worker: Option<String>,
     /// What was asked for by name.
     pub asked: Option<DraftDevice>,
     /// Why they run on the processor although the model's device was meant.
@@ -97,10 +99,26 @@ impl LayersInfo {
     pub(crate) fn processor(asked: Option<DraftDevice>) -> Self {
         Self {
             device: None,
+            worker: None,
             asked,
             instead: None,
             chains: ChainsInfo::default(),
         }
+    }
+
+    /// The device's name here, `cpu` for the processor.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        let there = self.device.as_ref().map(|d| d.id.as_str());
+        let worker = self.worker.as_ref().and_then(|w| w.split(',').next());
+        there.or(worker).unwrap_or("cpu")
+    }
+
+    /// Whether they run on a device.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        // The processor as a device has a number.
+        self.id() != "cpu"
     }
 
     /// How often something else was done than meant.
@@ -113,15 +131,25 @@ impl LayersInfo {
 
 impl fmt::Display for LayersInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.device, &self.instead, self.asked) {
-            (Some(device), ..) => write!(f, "the drafter runs on {device}"),
-            (None, Some(why), _) => write!(f, "the drafter runs on the processor instead: {why}"),
-            (None, None, Some(asked)) => {
-                write!(f, "the drafter runs on the processor: asked for {asked}")
-            }
-            (None, None, None) => f.write_str("the drafter runs on the processor"),
+        match (&self.device, &self.worker) {
+            (Some(device), _) => write!(f, "the drafter runs on {device}"),
+            (None, Some(worker)) => write!(f, "the drafter runs in a worker on {worker}"),
+            (None, None) => f.write_str("the drafter runs on the processor"),
+        }?;
+        match (&self.instead, self.asked) {
+            (Some(why), _) => write!(f, " instead: {why}"),
+            (None, Some(asked)) => write!(f, ": asked for {asked}"),
+            (None, None) => Ok(()),
         }?;
         write!(f, "; {}", self.chains)
+    }
+}
+
+/// The place that is meant.
+pub(super) fn choice(asked: Option<DraftDevice>, how: &DeviceOptions) -> DeviceChoice {
+    match asked {
+        Some(DraftDevice::On(choice)) => choice,
+        Some(DraftDevice::Same) | None => how.choice,
     }
 }
 
@@ -133,10 +161,7 @@ pub(super) fn place(
     placed: &Placed,
     options: Options,
 ) -> Result<(Box<dyn Backbone + Send>, LayersInfo), Error> {
-    let choice = match asked {
-        Some(DraftDevice::On(choice)) => choice,
-        Some(DraftDevice::Same) | None => how.choice,
-    };
+    let choice = choice(asked, how);
     let there = placement::place_layers(choice, how, Arc::clone(model), options.clone());
     let instead = match there {
         Ok(Some((layers, device))) => {

@@ -15,7 +15,7 @@ use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
-use super::layers::{self, ChainsInfo, DraftDevice, LayersInfo};
+use super::layers::{self, ChainsInfo, LayersInfo};
 use super::worker::{self, StartError, Step};
 use super::{
     Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerInfo, WorkerMode, WorkerOptions,
@@ -141,21 +141,15 @@ fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// A place needs a model, and a worker runs on the processor.
+/// A place needs a model.
 fn check_device(options: &DraftOptions, model: bool) -> Result<(), Error> {
-    let Some(asked) = options.device else {
-        return Ok(());
-    };
-    if !model {
-        let expected = "none without a drafter's model";
-        return Err(refusal("draft device", expected, asked));
+    match options.device {
+        Some(asked) if !model => {
+            let expected = "none without a drafter's model";
+            Err(refusal("draft device", expected, asked))
+        }
+        _ => Ok(()),
     }
-    let processor = asked == DraftDevice::On(DeviceChoice::Cpu);
-    if options.worker.mode != WorkerMode::Off && !processor {
-        let expected = "cpu with a draft worker";
-        return Err(refusal("draft device", expected, asked));
-    }
-    Ok(())
 }
 
 fn refusal(option: &'static str, expected: impl Into<String>, got: impl ToString) -> Error {
@@ -238,43 +232,59 @@ fn start(
         let (backbone, info) = layers::place(how.device, device, &model, placed, options)?;
         (backbone, info, None)
     } else {
-        let (backbone, info) = in_worker(path, &how.worker, &model, placed, options)?;
-        (backbone, in_worker_info(how, placed), Some(info))
+        let (backbone, layers, info) = in_worker(path, how, device, &model, placed, options)?;
+        (backbone, layers, Some(info))
     };
     let drafter = DsparkDrafter::new(model, backbone, placed.target.info(), pool)?;
     Ok((drafter, layers, worker))
 }
 
-/// A worker's layers run on the processor, also where the model's device would have been meant.
-fn in_worker_info(how: &DraftOptions, placed: &Placed) -> LayersInfo {
-    let meant = placed.device.is_some() && how.device.is_none();
-    LayersInfo {
-        instead: meant.then(|| "a draft worker has no device yet".to_owned()),
-        chains: ChainsInfo::of(placed),
-        ..LayersInfo::processor(how.device)
-    }
-}
+/// A backbone beside a worker, where its layers run, and what became of the worker.
+type Worked = (Box<dyn Backbone + Send>, LayersInfo, WorkerInfo);
 
-/// The drafter's layers in a worker, or else on this process's threads.
+/// The drafter's layers in a worker, or else in this process.
 fn in_worker(
     path: &Path,
-    worker: &WorkerOptions,
+    how: &DraftOptions,
+    device: &DeviceOptions,
     model: &Arc<DraftModel>,
     placed: &Placed,
     options: Options,
-) -> Result<(Box<dyn Backbone + Send>, WorkerInfo), Error> {
+) -> Result<Worked, Error> {
+    let worker = &how.worker;
     let info = |watch| WorkerInfo {
         mode: worker.mode,
         overlap: worker.overlap,
         watch,
     };
-    match worker::start(worker, path, model, placed, &options) {
-        Ok((backbone, watch)) => Ok((backbone, info(watch))),
+    let start = |choice| {
+        let place = worker::place(choice, device);
+        worker::start(worker, path, model, placed, &options, place)
+    };
+    let mut layers = LayersInfo {
+        chains: ChainsInfo::of(placed),
+        ..LayersInfo::processor(how.device)
+    };
+    let choice = layers::choice(how.device, device);
+    let started = match start(choice) {
+        // Meant, not named: the processor will do.
+        Err(error) if how.device.is_none() && choice != DeviceChoice::Cpu => {
+            tracing::warn!(%error, "the draft worker runs on the processor instead");
+            layers.instead = Some(error.to_string());
+            start(DeviceChoice::Cpu)
+        }
+        started => started,
+    };
+    match started {
+        Ok((backbone, watch)) => {
+            layers.worker = Some(watch.report().device);
+            Ok((backbone, layers, info(watch)))
+        }
         Err(error) if is_fatal(worker, &error) => Err(Error::Worker(error)),
         Err(error) => {
             tracing::warn!(%error, "drafting in this process instead");
-            let backbone = layers::on_processor(model, placed, options)?;
-            Ok((backbone, info(worker::instead(&error))))
+            let (backbone, layers) = layers::place(how.device, device, model, placed, options)?;
+            Ok((backbone, layers, info(worker::instead(&error))))
         }
     }
 }

@@ -66,6 +66,16 @@ fn device(args: &ModelArgs, drafter: bool) -> Option<DraftDevice> {
     args.draft_device.or(switch.filter(|_| drafter))
 }
 
+/// Variables by which vendors' libraries find themselves and number their devices: a worker must see the same devices.
+const VENDORS: [&str; 6] = [
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+];
+
 /// The worker asked for: by the options, or by the switches where there is a drafter.
 fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
     let switches = switching::effective();
@@ -74,13 +84,14 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
     let named = args.draft_worker_program.clone();
     let isa = switches.settings().iter();
     let isa = isa.filter(|s| s.switch.name == "cpu.isa");
+    let isa = isa.map(|s| (s.switch.variable.into(), s.value.as_str().into()));
+    let vendors = ::switches::environment().filter(|(name, _)| VENDORS.contains(&name.as_str()));
+    let vendors = vendors.map(|(name, value)| (name.into(), value.into()));
     let command = WorkerCommand {
         // The same program, even where its file has been replaced.
         program: named.clone().unwrap_or_else(|| "/proc/self/exe".into()),
         args: vec!["draft-worker".into()],
-        env: isa
-            .map(|s| (s.switch.variable.into(), s.value.as_str().into()))
-            .collect(),
+        env: isa.chain(vendors).collect(),
     };
     let mode = args.draft_worker.or(mode.filter(|_| drafter));
     let mode = mode.unwrap_or_default();

@@ -4,20 +4,23 @@
 //! A block's rows are asked for in `submit` and fetched in `poll`: between the two the device works alone. Must not
 //! know: vendors, tokens' text, plans, acceptance.
 
+mod pass;
+mod rows;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use device::Device;
 use device::driver::Driver;
-use ds4_target::on_device::{Answer, BlockParts, BlockSizes, DeviceBlocks, Reads, Settings};
+use ds4_target::on_device::{BlockParts, BlockSizes, DeviceBlocks, Settings};
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
+use self::pass::Flying;
 use crate::backbone::{
-    ANSWERS_MAX, Marks, Observation, Options, PROJECT_ROWS, Shape, drafting, load, rows_of, save,
-    shape, slot,
+    Marks, Observation, Options, PROJECT_ROWS, Shape, drafting, load, rows_of, save, shape, slot,
 };
 use crate::error::DraftError;
 use crate::weights::DraftModel;
@@ -38,18 +41,6 @@ pub struct DeviceBackbone<R: Driver> {
     tickets: u64,
     /// Why the device does not answer any more.
     lost: Option<Fault>,
-}
-
-/// An answer on its way.
-#[derive(Debug)]
-struct Flying<R: Driver> {
-    ticket: Ticket,
-    /// Rows of every ask.
-    rows: Vec<usize>,
-    /// The rows of the asks of the last pass, and those of the passes before.
-    last: Vec<usize>,
-    answer: Answer<R>,
-    before: DraftRows,
 }
 
 impl<R: Driver> DeviceBackbone<R> {
@@ -156,172 +147,6 @@ impl<R: Driver> DeviceBackbone<R> {
             self.lost.get_or_insert(Fault::Lost { what, why });
         }
         result
-    }
-
-    fn observe_rows(&mut self, o: &Observation<'_>, n: usize) -> Result<(), Fault> {
-        let width = self.model.meta.feature_width();
-        // Rows that the ring would not hold at the end of the call are never projected.
-        let skip = n.saturating_sub(self.shape.ring);
-        let rows = &o.features[skip * width..];
-        let mut pos = o.pos + skip as Pos;
-        for part in rows.chunks(PROJECT_ROWS * width) {
-            let range = pos..pos + (part.len() / width) as Pos;
-            pos = range.end;
-            let places = range.clone().map(|pos| self.place(o.seq, pos) as u32);
-            let places: Vec<u32> = places.collect();
-            let pos: Vec<Pos> = range.collect();
-            let observed = self.blocks.observe(part, &pos, &places);
-            self.keep(observed)?;
-        }
-        Ok(())
-    }
-
-    /// Runs the blocks of some asks and begins to fetch their rows.
-    fn run(&mut self, asks: &[Ask], live: &[usize], block: &[f32]) -> Result<Answer<R>, Fault> {
-        let (b, d) = (self.model.meta.block, self.model.meta.stage.n_embd);
-        let (mut input, mut pos, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, i) in live.iter().enumerate() {
-            let ask = &asks[*i];
-            input.extend_from_slice(&block[i * b * d..(i + 1) * b * d]);
-            pos.extend((ask.pos..).take(b));
-            let seen = self.slot(ask.seq)?.map_or(0..0, |marks| marks.live());
-            let context = seen.map(|pos| self.place(ask.seq, pos) as u32);
-            groups.push(Reads {
-                rows: at * b..(at + 1) * b,
-                context: context.collect(),
-            });
-        }
-        let ran = self.blocks.run(&input, &pos, &groups);
-        self.keep(ran)
-    }
-
-    /// All passes of `live` asks but the last are waited for.
-    fn fly(
-        &mut self,
-        ticket: Ticket,
-        asks: &[Ask],
-        live: &[usize],
-        block: &[f32],
-    ) -> Result<(), Fault> {
-        let b = self.model.meta.block;
-        let depth = |i: &usize| (asks[*i].depth as usize).min(b);
-        let mut rows = vec![0; asks.len()];
-        live.iter().for_each(|i| rows[*i] = depth(i));
-        let mut before = DraftRows::default();
-        let each = (PASS_ROWS / b).clamp(1, self.options.n_seq_max);
-        let mut parts = live.chunks(each).peekable();
-        while let Some(part) = parts.next() {
-            let answer = self.run(asks, part, block)?;
-            let last: Vec<usize> = part.iter().map(depth).collect();
-            if parts.peek().is_none() {
-                self.flying = Some(Flying {
-                    ticket,
-                    rows,
-                    last,
-                    answer,
-                    before,
-                });
-                return Ok(());
-            }
-            self.take(answer, &last, &mut before)?;
-        }
-        self.answer(ticket, DraftRows { rows, ..before });
-        Ok(())
-    }
-
-    /// Waits for a pass and appends the rows that its asks want.
-    fn take(
-        &mut self,
-        answer: Answer<R>,
-        depths: &[usize],
-        to: &mut DraftRows,
-    ) -> Result<(), Fault> {
-        let waited = answer.wait();
-        let [before, after] = self.keep(waited)?;
-        let (b, d) = (self.model.meta.block, self.model.meta.stage.n_embd);
-        for (block, n) in depths.iter().enumerate() {
-            let rows = block * b * d..(block * b + n) * d;
-            to.pre_norm.extend_from_slice(&before[rows.clone()]);
-            to.normed.extend_from_slice(&after[rows]);
-        }
-        Ok(())
-    }
-
-    /// What is on its way has come.
-    fn land(&mut self) -> Result<(), Fault> {
-        let Some(flying) = self.flying.take() else {
-            return Ok(());
-        };
-        let mut answer = flying.before;
-        self.take(flying.answer, &flying.last, &mut answer)?;
-        answer.rows = flying.rows;
-        self.answer(flying.ticket, answer);
-        Ok(())
-    }
-
-    fn answer(&mut self, ticket: Ticket, answer: DraftRows) {
-        if self.answers.len() == ANSWERS_MAX {
-            self.answers.pop_front();
-        }
-        self.answers.push_back((ticket, answer));
-    }
-
-    /// Waits until the deadline for what is on its way; whether it is here.
-    fn is_here(&mut self, deadline: Option<Instant>) -> Result<bool, Fault> {
-        const LOOK: Duration = Duration::from_micros(50);
-        let Some(deadline) = deadline else {
-            return Ok(true);
-        };
-        while let Some(flying) = &self.flying {
-            let here = flying.answer.is_here();
-            if self.keep(here)? {
-                break;
-            }
-            if Instant::now() >= deadline {
-                return Ok(false);
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(true)
-    }
-
-    /// The live rows of every stage, in order, `[stages, live, width]` f32 as bytes.
-    fn pull(&self, seq: SeqId, live: &std::ops::Range<Pos>) -> Result<Vec<u8>, Fault> {
-        let mut bytes = Vec::new();
-        for stage in 0..self.shape.stages {
-            for part in self.runs(live) {
-                let place = self.place(seq, part.start);
-                bytes.extend(self.blocks.read(stage, place, part.len())?);
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// Positions cut where the ring turns.
-    fn runs(
-        &self,
-        live: &std::ops::Range<Pos>,
-    ) -> impl Iterator<Item = std::ops::Range<Pos>> + use<R> {
-        let ring = self.shape.ring as u64;
-        let turn = (u64::from(live.start) / ring + 1) * ring;
-        let turn = Pos::try_from(turn).map_or(live.end, |t| t.min(live.end));
-        [live.start..turn, turn..live.end]
-            .into_iter()
-            .filter(|r| !r.is_empty())
-    }
-
-    fn push(&mut self, seq: SeqId, live: &std::ops::Range<Pos>, rows: &[u8]) -> Result<(), Fault> {
-        let row = 4 * self.shape.width;
-        let mut at = 0;
-        for stage in 0..self.shape.stages {
-            for part in self.runs(live) {
-                let (place, len) = (self.place(seq, part.start), part.len() * row);
-                let pushed = self.blocks.write(stage, place, &rows[at..at + len]);
-                self.keep(pushed)?;
-                at += len;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,137 +1,23 @@
-//! The draft layers on devices: every bit of rows and context as `LocalBackbone` has. The CPU as a device, and the
-//! fake device in a hostile order, run the kernels' host build.
-#![cfg(feature = "host-exec")]
-#![allow(clippy::unwrap_used)]
+//! Rows and contexts beside `LocalBackbone`.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use device::driver::Driver;
-use device::{Device, cpu, fake};
-use ds4_target::on_device::{DeviceTarget, Markov, Settings};
+use device::{Device, cpu};
+use ds4_target::LoadError;
 use ds4_target::pool::Pool;
-use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
-use ds4_target::{CpuTarget, GgufSource, LoadError, Model};
 use dspark_draft::backbone::{LocalBackbone, Options, ring_rows};
 use dspark_draft::error::DraftError;
-use dspark_draft::heads::{Chain, Heads};
 use dspark_draft::on_device::DeviceBackbone;
 use dspark_draft::weights::DraftModel;
-use engine_core::seams::{Ask, Backbone, Candidates, DraftRows, Target};
-use engine_core::{Epoch, Fault, Pos, SamplePlan, SeqId, TokenId};
-use fpx_quant::{EncodeMode, Format, decode_row, encode_rows};
+use engine_core::seams::{Ask, Backbone, DraftRows};
+use engine_core::{Epoch, Fault, Pos, SeqId};
 use testkit::rng::Rng;
 
-/// The shipped drafter, some matrices encoded anew.
-struct Recoded(GgufSource, fn(&str) -> Option<Format>);
-
-impl Source for Recoded {
-    fn name(&self) -> &str {
-        "recoded"
-    }
-
-    fn meta(&self, key: &str) -> Option<MetaValue> {
-        self.0.meta(key)
-    }
-
-    fn tensor(&self, name: &str) -> Option<RawTensor> {
-        let raw = self.0.tensor(name)?;
-        let Some(format) = (self.1)(name) else {
-            return Some(raw);
-        };
-        let k = raw.shape[0] as usize;
-        let mut values = vec![0f32; raw.shape.iter().product::<u64>() as usize];
-        decode_row(raw.format, raw.bytes.as_slice(), &mut values).unwrap();
-        let mut bytes = vec![0; format.matrix_bytes(values.len() / k, k).unwrap()];
-        encode_rows(format, &values, k, None, EncodeMode::Fast, &mut bytes).unwrap();
-        Some(RawTensor {
-            shape: raw.shape,
-            format,
-            bytes: Bytes::from_vec(bytes),
-        })
-    }
-
-    fn tensor_names(&self) -> Vec<String> {
-        self.0.tensor_names()
-    }
-}
-
-fn as_shipped(_: &str) -> Option<Format> {
-    None
-}
-
-/// FP4_FAST for dense matrices and experts in three bits, as a full-size drafter may be stored.
-fn narrow(name: &str) -> Option<Format> {
-    let dense = [
-        "attn_q_a.",
-        "attn_q_b.",
-        "attn_kv.",
-        "attn_output_",
-        "shexp",
-    ];
-    let is = |names: &[&str]| names.iter().any(|n| name.contains(n));
-    match () {
-        () if is(&dense) || name.contains("fc.") => Some(Format::Fp4Fast),
-        () if is(&["_exps"]) => Some(Format::Fp3),
-        () => None,
-    }
-}
-
-/// Halves for the heads, as files of full size have them.
-fn halves_in_heads(name: &str) -> Option<Format> {
-    name.contains("markov").then_some(Format::F16)
-}
-
-/// Halves for dense matrices.
-fn halves(name: &str) -> Option<Format> {
-    let dense = ["attn_q_a.", "attn_q_b.", "attn_kv.", "attn_output_", "fc."];
-    dense
-        .iter()
-        .any(|n| name.contains(n))
-        .then_some(Format::F16)
-}
-
-fn model(format_of: fn(&str) -> Option<Format>) -> Arc<DraftModel> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny-draft.gguf");
-    let file = gguf::Gguf::open(&path, &gguf::OpenOptions::default()).unwrap();
-    let source = Recoded(GgufSource::new(file), format_of);
-    Arc::new(DraftModel::load(&source).unwrap())
-}
-
-fn options() -> Options {
-    Options {
-        n_seq_max: 3,
-        verify_max: 8,
-        kv_round: false,
-    }
-}
-
-fn settings(graph_tokens: usize) -> Settings<'static> {
-    Settings {
-        cache: None,
-        // Nothing is kept of it.
-        progress: Box::leak(Box::new(|_, _| {})),
-        graph_tokens,
-    }
-}
-
-fn cpu_device() -> Device<cpu::Cpu> {
-    cpu::runtime(2 << 30).open(0).unwrap()
-}
-
-fn fake_device(seed: u64) -> Device<impl Driver> {
-    let settings = fake::Settings {
-        seed,
-        memory: 1 << 30,
-        ..fake::Settings::default()
-    };
-    fake::runtime(&settings).open(0).unwrap()
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
-}
+use crate::common::{
+    as_shipped, bits, cpu_device, fake_device, halves, model, narrow, options, settings,
+};
 
 fn saved(b: &impl Backbone, seq: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -149,7 +35,6 @@ fn ask(seq: u32, pos: Pos, ahead: u32, depth: u32) -> Ask {
         depth,
     }
 }
-
 /// Both backbones, the same calls; every answer compared.
 struct Both<R: Driver> {
     local: LocalBackbone,
@@ -414,222 +299,6 @@ fn what_a_device_cannot_do_is_refused_with_both_values() {
     };
     let refusal = new(rounded, &cpu_device()).unwrap_err().to_string();
     assert_eq!(refusal, "kv_round: expected off on a device, got on");
-}
-
-fn target_model() -> Arc<Model> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny.gguf");
-    let file = gguf::Gguf::open(&path, &gguf::OpenOptions::default()).unwrap();
-    Arc::new(Model::load(&GgufSource::new(file)).unwrap())
-}
-
-fn target_options() -> ds4_target::Options {
-    ds4_target::Options {
-        n_ctx: 128,
-        n_seq_max: 1,
-        verify_max: 4,
-        span_max: 16,
-        kv_sim: true,
-        threads: 2,
-    }
-}
-
-/// A target with the drafter's chains on a device; nothing of its scratch is a number.
-fn with_chains<R: Driver>(
-    draft: &DraftModel,
-    device: &Device<R>,
-    graphs: usize,
-) -> DeviceTarget<R> {
-    let markov = Markov {
-        first: &draft.heads.w1,
-        second: &draft.heads.w2,
-    };
-    let (model, options) = (target_model(), target_options());
-    let target = DeviceTarget::with_chains(model, options, Some(markov), device, settings(graphs));
-    let mut target = target.unwrap();
-    target.poison().unwrap();
-    target
-}
-
-fn plans() -> Vec<SamplePlan> {
-    let greedy = SamplePlan::greedy();
-    let sampled = SamplePlan {
-        temperature: 0.9,
-        seed: 11,
-        choice: 2,
-        ..greedy.clone()
-    };
-    let filtered = SamplePlan {
-        top_k: 40,
-        top_p: 0.8,
-        ..sampled.clone()
-    };
-    let biased = SamplePlan {
-        bias: Arc::from([(17, 3.0)]),
-        ..greedy.clone()
-    };
-    let penalised = SamplePlan {
-        penalties: engine_core::Penalties {
-            repeat: 1.3,
-            window: 32,
-            ..engine_core::Penalties::default()
-        },
-        ..sampled.clone()
-    };
-    vec![greedy, sampled, filtered, biased, penalised]
-}
-
-/// Draws of chains beside a target on a device and beside one on the processor; both answers.
-struct Beside<R: Driver> {
-    cpu: CpuTarget,
-    device: DeviceTarget<R>,
-    heads: [Heads; 2],
-    rng: Rng,
-}
-
-impl<R: Driver> Beside<R> {
-    fn new(draft: &Arc<DraftModel>, device: &Device<R>, graphs: usize, seed: u64) -> Self {
-        let cpu = CpuTarget::new(target_model(), target_options()).unwrap();
-        let heads = || Heads::new(Arc::clone(draft), Arc::clone(cpu.pool()));
-        Self {
-            heads: [heads(), heads()],
-            device: with_chains(draft, device, graphs),
-            rng: Rng::named(seed, "chains"),
-            cpu,
-        }
-    }
-
-    /// Chains of these lengths with a plan each; rows `nan` hold no number.
-    fn same(&mut self, lengths: &[usize], plans: &[&SamplePlan], nan: &[usize]) {
-        let (d, n_vocab) = (self.cpu.info().n_embd, self.cpu.info().n_vocab);
-        let rows: usize = lengths.iter().sum();
-        let mut value = || (self.rng.next_u64() % 4001) as f32 / 1000.0 - 2.0;
-        let mut normed: Vec<f32> = (0..rows * d).map(|_| value()).collect();
-        let pre_norm: Vec<f32> = (0..rows * d).map(|_| value()).collect();
-        for row in nan {
-            normed[row * d..(row + 1) * d].fill(f32::NAN);
-        }
-        let seed = |i: usize| ((i * 977 + 5) % n_vocab) as TokenId;
-        let history: Vec<TokenId> = (0..40).map(|i| i * 3).collect();
-        let chains: Vec<Chain<'_>> = lengths
-            .iter()
-            .enumerate()
-            .map(|(i, rows)| Chain {
-                rows: *rows,
-                pos: 30 + i as Pos,
-                seed: seed(i),
-                plan: plans[i % plans.len()],
-                history: &history,
-            })
-            .collect();
-        let [a, b] = &mut self.heads;
-        let want = a.draw(&mut self.cpu, &chains, &normed, &pre_norm).unwrap();
-        let got = b
-            .draw(&mut self.device, &chains, &normed, &pre_norm)
-            .unwrap();
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert_eq!(got.tokens, want.tokens, "chain {i} of {lengths:?}");
-            let bits = [bits(&got.confidence_logits), bits(&want.confidence_logits)];
-            assert_eq!(bits[0], bits[1], "chain {i} of {lengths:?}: confidences");
-            let cut = !nan.is_empty() || got.tokens.len() == lengths[i];
-            assert!(cut, "chain {i} is whole");
-        }
-        assert_eq!(got.len(), want.len());
-    }
-}
-
-#[test]
-fn chains_on_a_device_are_those_of_the_processor() {
-    let device = cpu_device();
-    let plans = plans();
-    let all: Vec<&SamplePlan> = plans.iter().collect();
-    for format_of in [as_shipped, halves_in_heads] {
-        let mut t = Beside::new(&model(format_of), &device, 0, 5);
-        t.same(&[5], &all[..1], &[]);
-        t.same(&[2, 5, 0, 1], &all[1..2], &[]);
-        t.same(&[5, 4, 5], &all[..3], &[]);
-        // More than the head takes at once, and plans of all kinds.
-        t.same(&[5, 3, 5, 1, 5, 2, 4], &all, &[]);
-        let counts = t.device.counts();
-        let (there, here) = (counts.device_chains, counts.host_chains);
-        assert_eq!(
-            (there, here),
-            (5 + 8 + 14 + 19, 6),
-            "chains of {:?}",
-            counts
-        );
-        assert_eq!(t.device.counters().unwrap().fallbacks, 6);
-    }
-}
-
-/// A chain ends where its row holds no number, and others go on.
-#[test]
-fn a_row_without_a_number_ends_its_chain() {
-    let device = cpu_device();
-    let plans = plans();
-    let all: Vec<&SamplePlan> = plans.iter().collect();
-    let mut t = Beside::new(&model(as_shipped), &device, 0, 6);
-    t.same(&[5, 5, 3], &all[..2], &[2, 5]);
-    t.same(&[4], &all[2..3], &[1]);
-}
-
-#[test]
-fn chains_are_replayed_as_graphs() {
-    let device = fake_device(9);
-    let plans = plans();
-    let all: Vec<&SamplePlan> = plans.iter().collect();
-    let mut t = Beside::new(&model(as_shipped), &device, 16, 7);
-    for _ in 0..4 {
-        t.same(&[5], &all[..1], &[]);
-        t.same(&[3, 4], &all[1..2], &[]);
-    }
-    let graphs = t.device.counts().graphs;
-    assert_eq!((graphs.built, graphs.launched), (2, 6));
-}
-
-#[test]
-fn chains_that_do_not_fit_are_refused() {
-    let draft = model(as_shipped);
-    let device = cpu_device();
-    let markov = Markov {
-        first: &draft.backbone.fc,
-        second: &draft.heads.w2,
-    };
-    let refused = DeviceTarget::with_chains(
-        target_model(),
-        target_options(),
-        Some(markov),
-        &device,
-        settings(0),
-    );
-    let said = refused.unwrap_err().to_string();
-    assert!(
-        said.starts_with("matrices of a chain: expected 4096 rows each"),
-        "{said}"
-    );
-    let mut t = with_chains(&draft, &device, 0);
-    let plan = SamplePlan::greedy();
-    let chain = |rows, seed| Candidates {
-        rows,
-        pos: 3,
-        seed,
-        plan: &plan,
-    };
-    let d = t.info().n_embd;
-    let short = t.chains(&vec![0.0; d], &[chain(2, 0)]);
-    assert!(matches!(
-        short,
-        Err(Fault::BadState {
-            field: "rows of chains",
-            ..
-        })
-    ));
-    let seed = t.chains(&vec![0.0; d], &[chain(1, 4096)]);
-    assert!(matches!(seed, Err(Fault::BadToken { token: 4096, .. })));
-    // A target without the matrices draws none, and that is no fallback of its own.
-    let plain = DeviceTarget::new(target_model(), target_options(), &device, settings(0));
-    let mut plain = plain.unwrap();
-    let drawn = plain.chains(&vec![0.0; d], &[chain(1, 3)]).unwrap();
-    assert_eq!((drawn, plain.counts().host_chains), (vec![None], 0));
 }
 
 /// The answer of a device that works on is not there at once, and is when one waits.
