@@ -86,6 +86,8 @@ fn c_15_the_draft_device_switch_changes_no_answer() {
         let mut options = options(target, true);
         options.draft = Draft::Shipped;
         options.draft_options.device = draft;
+        // Not by costs: the kernels' host build is far dearer than the processor.
+        options.draft_options.policy = Some("fixed:3".parse().unwrap());
         let (got, engine) = answer(&options);
         let what = format!("{target}, {draft:?}");
         assert_eq!(got, want, "{what}");
