@@ -66,7 +66,7 @@ pub struct Seen {
 }
 
 /// Where to look.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// CUDA's files.
     pub cuda: cuda::Settings,

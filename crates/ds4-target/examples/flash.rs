@@ -10,126 +10,22 @@
 //! scales of a weight's usual size, so that the host holds a few gigabytes; a device gets every tensor of its own.
 #![allow(clippy::print_stdout)]
 
-use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use device::cache::Cache;
 use device::driver::Driver;
 use device::{Device, cuda, hip};
 use ds4_target::on_device::{DeviceTarget, Settings};
-use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
-use ds4_target::{CpuTarget, GgufSource, Model, Options};
+use ds4_target::{CpuTarget, Model, Options};
 use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
-use fpx_quant::{Format, Fp2Dialect};
-use gguf::fixture::flash_builder;
-use gguf::names::Dialect;
+
+mod synth;
+
+use synth::random;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-/// The model's table with other formats and made-up bytes.
-struct Synth {
-    table: GgufSource,
-    buffers: Mutex<HashMap<Format, Arc<Vec<u8>>>>,
-}
-
-/// The recipe.
-fn recipe(format: Format) -> Format {
-    match format {
-        Format::Iq2Xxs => Format::Fp2(Fp2Dialect::Signed),
-        Format::Q2K => Format::Fp3,
-        Format::Q8_0 => Format::Fp4Fast,
-        other => other,
-    }
-}
-
-/// splitmix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// Bytes of a format for `bytes` bytes: random codes, scales in a narrow range.
-fn fill(format: Format, bytes: usize) -> Vec<u8> {
-    let mut state = bytes as u64;
-    let mut out: Vec<u8> = Vec::with_capacity(bytes + 8);
-    match format {
-        // 0.5 to 1: norms, biases, factors.
-        Format::F32 => {
-            while out.len() < bytes {
-                let bits = 0x3f00_0000 | (random(&mut state) as u32 & 0x007f_ffff);
-                out.extend(bits.to_le_bytes());
-            }
-        }
-        // +-0.015 to 0.03.
-        Format::F16 => {
-            while out.len() < bytes {
-                let bits = 0x2400 | (random(&mut state) as u16 & 0x83ff);
-                out.extend(bits.to_le_bytes());
-            }
-        }
-        // Six different experts a token.
-        Format::I32 => {
-            for token in 0..bytes as u32 / 24 {
-                for slot in 0..6 {
-                    out.extend(((token * 7 + slot * 41) % 256).to_le_bytes());
-                }
-            }
-        }
-        _ => {
-            while out.len() < bytes {
-                out.extend(random(&mut state).to_le_bytes());
-            }
-            let (size, scales) = match format {
-                Format::Fp4Fast => (format.block_bytes(), 1),
-                _ => (format.block_bytes(), 2),
-            };
-            for block in out.chunks_exact_mut(size) {
-                for scale in &mut block[size - scales..] {
-                    *scale = 0x18 | (*scale & 7);
-                }
-            }
-        }
-    }
-    out.truncate(bytes);
-    out
-}
-
-impl Source for Synth {
-    fn name(&self) -> &str {
-        "synth:flash"
-    }
-
-    fn meta(&self, key: &str) -> Option<MetaValue> {
-        self.table.meta(key)
-    }
-
-    fn tensor(&self, name: &str) -> Option<RawTensor> {
-        let raw = self.table.tensor(name)?;
-        let format = recipe(raw.format);
-        let elems: u64 = raw.shape.iter().product();
-        let bytes = elems as usize / format.block_elems() * format.block_bytes();
-        let mut buffers = self.buffers.lock().ok()?;
-        let buffer = buffers.entry(format).or_default();
-        if buffer.len() < bytes {
-            *buffer = Arc::new(fill(format, bytes));
-        }
-        let owner = Arc::clone(buffer);
-        Some(RawTensor {
-            shape: raw.shape,
-            format,
-            bytes: Bytes::new(owner, 0, bytes)?,
-        })
-    }
-
-    fn tensor_names(&self) -> Vec<String> {
-        self.table.tensor_names()
-    }
-}
 
 struct Args {
     device: String,
@@ -211,21 +107,6 @@ fn main() -> Result<()> {
     }
 }
 
-fn model() -> Result<Arc<Model>> {
-    let start = Instant::now();
-    let file = std::env::temp_dir().join(format!("synth-flash-{}.gguf", std::process::id()));
-    flash_builder(Dialect::Antirez)?.write_sparse(&file)?;
-    let opened = gguf::Gguf::open(&file, &gguf::OpenOptions::default());
-    std::fs::remove_file(&file)?;
-    let synth = Synth {
-        table: GgufSource::new(opened?),
-        buffers: Mutex::default(),
-    };
-    let model = Arc::new(Model::load(&synth)?);
-    println!("made up {:.1} s", start.elapsed().as_secs_f64());
-    Ok(model)
-}
-
 fn span(seq: SeqId, pos: usize, n: usize, want: Want) -> Span {
     Span {
         seq,
@@ -268,7 +149,9 @@ fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
         device.facts().name,
         device.early_launch()
     );
-    let model = model()?;
+    let start = Instant::now();
+    let model = synth::flash()?;
+    println!("made up {:.1} s", start.elapsed().as_secs_f64());
     let cache = a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
     let (start, mut bytes) = (Instant::now(), 0);
     let settings = Settings {

@@ -5,12 +5,14 @@
 //! the request's temperature and filters with the noise of the candidate's own position. Must not
 //! know: context rows, acceptance.
 
+mod there;
+
 use std::sync::Arc;
 
 use ds4_target::blocks::BlockRunner;
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
-use engine_core::seams::Proposal;
+use engine_core::seams::{Candidates, Proposal};
 use engine_core::{Fault, Pos, SamplePlan, Target, TokenId};
 use sampling::{SampleError, Sampler};
 
@@ -76,9 +78,9 @@ impl Heads {
         }
     }
 
-    /// Draws all chains, one position of all of them at a time. `normed`, `pre_norm`:
-    /// `[sum of rows, n_embd]` f32, in chain order. A chain ends early where its row has no number
-    /// in it.
+    /// Draws all chains: beside the output matrix where the target can, else here, one position of all of them at a
+    /// time. The candidates are the same. `normed`, `pre_norm`: `[sum of rows, n_embd]` f32, in chain order. A chain
+    /// ends early where its row has no number in it.
     ///
     /// # Errors
     /// `BadState` if the rows do not fit the chains, `BadToken` for a seed outside the vocabulary,
@@ -94,6 +96,34 @@ impl Heads {
         let rows = chains.iter().map(|c| c.rows).sum();
         check_rows(d, rows, [normed.len(), pre_norm.len()])?;
         check_tokens(chains.iter().map(|c| c.seed), n_vocab)?;
+        let there: Vec<Candidates<'_>> = chains.iter().map(Chain::candidates).collect();
+        let there = target.chains(normed, &there)?;
+        if there.iter().all(Option::is_none) {
+            return self.draw_here(target, chains, normed, pre_norm);
+        }
+        let left: Vec<usize> = (0..chains.len()).filter(|i| there[*i].is_none()).collect();
+        let mut here = self.draw_some(target, chains, &left, [normed, pre_norm])?;
+        let joined = there.into_iter().map(|drawn| match drawn {
+            None => here.next().unwrap_or_default(),
+            Some(tokens) => Proposal {
+                tokens,
+                ..Proposal::default()
+            },
+        });
+        let mut proposals: Vec<Proposal> = joined.collect();
+        self.trust_drawn(chains, pre_norm, &mut proposals);
+        Ok(proposals)
+    }
+
+    fn draw_here(
+        &mut self,
+        target: &mut dyn Target,
+        chains: &[Chain<'_>],
+        normed: &[f32],
+        pre_norm: &[f32],
+    ) -> Result<Vec<Proposal>, Fault> {
+        let n_vocab = self.model.meta.stage.n_vocab;
+        let rows: usize = chains.iter().map(|c| c.rows).sum();
         let mut live = start(chains);
         self.buffers.base.resize(rows * n_vocab, 0.0);
         if rows > 0 {

@@ -48,7 +48,7 @@ impl std::fmt::Display for Feature {
 fn vendor(info: &ModelInfo, name: &'static str, why_not: &'static str) -> Feature {
     let ours = |d: &&DeviceInfo| d.id.split(':').next() == Some(name);
     match info.device.as_ref().filter(ours) {
-        Some(device) => Feature::on(name, device.to_string()),
+        Some(device) => Feature::on(name, format!("the model runs on {device}")),
         None => Feature::off(name, why_not),
     }
 }
@@ -66,6 +66,17 @@ fn worker(info: &ModelInfo) -> Feature {
         (Some(worker), _) => Feature::off(NAME, worker.to_string()),
         (None, Some(_)) => Feature::off(NAME, "not asked for: the drafter runs in this process"),
         (None, None) => Feature::off(NAME, "copies of the text need none"),
+    }
+}
+
+/// Where the drafter's layers run.
+fn layers(info: &ModelInfo) -> Feature {
+    const NAME: &str = "draft_device";
+    let place = info.draft.as_ref().and_then(|d| d.layers.as_ref());
+    match place {
+        None => Feature::off(NAME, "no drafter's model is loaded"),
+        Some(place) if place.is_on_device() => Feature::on(NAME, place.to_string()),
+        Some(place) => Feature::off(NAME, place.to_string()),
     }
 }
 
@@ -97,6 +108,7 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
                 "no drafter was asked for, or the switch spec.draft is 0",
             ),
         },
+        layers(info),
         worker(info),
         Feature::off(
             "prefix_cache",

@@ -68,8 +68,8 @@ mod vocab;
 pub use crate::placement::{DeviceChoice, DeviceInfo, DeviceOptions};
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
 pub use drafting::{
-    Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WorkerCommand, WorkerInfo, WorkerMode,
-    WorkerOptions, WorkerTransport,
+    ChainsInfo, Draft, DraftDevice, DraftInfo, DraftOptions, DraftSource, LayersInfo, Pairing,
+    WorkerCommand, WorkerInfo, WorkerMode, WorkerOptions, WorkerTransport,
 };
 pub use engine::Engine;
 pub use error::Error;

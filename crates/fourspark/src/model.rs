@@ -197,9 +197,13 @@ impl EngineParts {
         let ctx_train = model.meta.n_ctx_train;
         let run = options.for_context(ctx_train);
         let (threads, kv_sim) = (run.threads, run.kv_sim);
-        let placed = placement::place(&options.device, model, run)?;
         let (draft, how) = (&options.draft, &options.draft_options);
-        let drafting = drafting::load(draft, how, &placed, options.sequences)?;
+        let opened = drafting::open(draft, how)?;
+        let heads = opened.as_ref().and_then(drafting::Opened::model);
+        let placed = placement::place(&options.device, model, run, heads)?;
+        let (device, n) = (&options.device, options.sequences);
+        let load = |opened| drafting::load(opened, how, device, &placed, n);
+        let drafting = opened.map(load).transpose()?;
         let (speculation, draft) = drafting.unzip();
         let mut parts = Self::assemble(placed.target, vocab);
         let (file, info) = (source.file(), &mut parts.info);

@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 use device::cache::Cache;
 use device::driver::Driver;
-use device::{EarlyLaunch, Runtime, cpu, cuda, hip};
-use ds4_target::on_device::{DeviceTarget, Settings};
+use device::{Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
+use ds4_target::on_device::{DeviceTarget, Markov, Settings};
 use ds4_target::pool::Pool;
-use ds4_target::{CpuTarget, Model, Options};
+use ds4_target::{CpuTarget, LoadError, Model, Options};
+use dspark_draft::backbone;
+use dspark_draft::on_device::DeviceBackbone;
+use dspark_draft::weights::DraftModel;
 use engine_core::Target;
+use engine_core::seams::Backbone;
 
 use crate::error::Error;
 
@@ -21,6 +25,8 @@ use crate::error::Error;
 const IMAGES: u64 = 1 << 30;
 /// Passes of so many tokens are replayed as graphs: a step of several sequences with their candidates.
 const GRAPH_TOKENS: usize = 16;
+/// Rows of a drafter's passes up to which they are: blocks of several sequences.
+const GRAPH_ROWS: usize = 32;
 /// Memory of the host as a device.
 const HOST: u64 = 64 << 30;
 
@@ -80,6 +86,8 @@ pub struct DeviceOptions {
     pub graphs: bool,
     /// Whether kernels may start before the one ahead has ended, on devices that can.
     pub early_launch: bool,
+    /// The vendors' libraries.
+    pub libraries: survey::Settings,
 }
 
 impl Default for DeviceOptions {
@@ -89,6 +97,7 @@ impl Default for DeviceOptions {
             images: None,
             graphs: true,
             early_launch: true,
+            libraries: survey::Settings::default(),
         }
     }
 }
@@ -108,7 +117,7 @@ pub struct DeviceInfo {
 
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the model runs on {}, {}; ", self.id, self.what)?;
+        write!(f, "{}, {}; ", self.id, self.what)?;
         match self.graph_tokens {
             0 => f.write_str("no graphs"),
             n => write!(f, "graphs for passes of up to {n} tokens"),
@@ -122,72 +131,184 @@ pub(crate) struct Placed {
     pub(crate) target: Box<dyn Target + Send>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) device: Option<DeviceInfo>,
+    /// Why a drafter's chains are not drawn on the target's device, where one was given.
+    pub(crate) no_chains: Option<String>,
 }
 
-/// Puts a model on the device asked for.
-pub(crate) fn place(how: &DeviceOptions, model: Arc<Model>, run: Options) -> Result<Placed, Error> {
-    match how.choice {
-        DeviceChoice::Cpu => {
-            let target = CpuTarget::new(model, run)?;
-            let pool = Arc::clone(target.pool());
-            Ok(Placed {
-                target: Box::new(target),
-                pool,
-                device: None,
-            })
+/// Work for a device of whatever runtime.
+trait Visit {
+    type Out;
+
+    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error>;
+}
+
+/// A device and how it is used.
+struct Opened<R: Driver> {
+    device: Device<R>,
+    images: Option<PathBuf>,
+    graphs: bool,
+}
+
+impl<R: Driver> Opened<R> {
+    /// The folder of compiled images.
+    fn cache(&self) -> Result<Option<Cache>, Error> {
+        let cache = self.images.as_ref();
+        let cache = cache.map(|folder| Cache::open(folder, IMAGES));
+        Ok(cache.transpose()?)
+    }
+
+    /// What may be known of it, with graphs for passes of up to so many tokens.
+    fn info(&self, most: usize) -> DeviceInfo {
+        let facts = self.device.facts();
+        DeviceInfo {
+            id: self.device.id().to_string(),
+            what: format!("{}, {}", facts.name, facts.arch),
+            graph_tokens: if self.graphs { most } else { 0 },
+            early_launch: self.device.early_launch(),
         }
-        DeviceChoice::Cuda(n) => on(
-            &cuda::runtime(&cuda::Settings::default())?,
-            n,
-            how,
-            model,
-            run,
-        ),
-        DeviceChoice::Hip(n) => on(
-            &hip::runtime(&hip::Settings::default())?,
-            n,
-            how,
-            model,
-            run,
-        ),
-        DeviceChoice::Host => on(&cpu::runtime(HOST), 0, how, model, run),
     }
 }
 
-fn on<R: Driver>(
+/// Opens a device for some work; `None` for the processor itself.
+fn open<V: Visit>(
+    choice: DeviceChoice,
+    how: &DeviceOptions,
+    work: V,
+) -> Result<Option<V::Out>, Error> {
+    let done = match choice {
+        DeviceChoice::Cpu => return Ok(None),
+        DeviceChoice::Cuda(n) => on(&cuda::runtime(&how.libraries.cuda)?, n, how, work),
+        DeviceChoice::Hip(n) => on(&hip::runtime(&how.libraries.hip)?, n, how, work),
+        DeviceChoice::Host => on(&cpu::runtime(HOST), 0, how, work),
+    };
+    done.map(Some)
+}
+
+fn on<R: Driver, V: Visit>(
     runtime: &Runtime<R>,
     ordinal: u32,
     how: &DeviceOptions,
-    model: Arc<Model>,
-    run: Options,
-) -> Result<Placed, Error> {
+    work: V,
+) -> Result<V::Out, Error> {
     let device = runtime.open(ordinal)?;
     if !how.early_launch {
         device.turn_early_launch_off();
     }
-    let cache = how
-        .images
-        .as_ref()
-        .map(|folder| Cache::open(folder, IMAGES));
-    let graph_tokens = if how.graphs { GRAPH_TOKENS } else { 0 };
-    let pool = Arc::new(Pool::new(run.threads));
-    let settings = Settings {
-        cache: cache.transpose()?,
-        progress: &mut |done, total| tracing::debug!(done, total, "bytes of weights"),
-        graph_tokens,
-    };
-    let target = DeviceTarget::new(model, run, &device, settings)?;
-    let facts = device.facts();
-    Ok(Placed {
-        target: Box::new(target),
-        pool,
-        device: Some(DeviceInfo {
-            id: device.id().to_string(),
-            what: format!("{}, {}", facts.name, facts.arch),
-            graph_tokens,
-            early_launch: device.early_launch(),
-        }),
+    work.visit(Opened {
+        device,
+        images: how.images.clone(),
+        graphs: how.graphs,
     })
+}
+
+/// Puts a model on the device asked for, with what draws a drafter's chains there.
+pub(crate) fn place(
+    how: &DeviceOptions,
+    model: Arc<Model>,
+    run: Options,
+    draft: Option<&DraftModel>,
+) -> Result<Placed, Error> {
+    let work = PlaceTarget {
+        model: Arc::clone(&model),
+        run: run.clone(),
+        draft,
+    };
+    if let Some((target, device, no_chains)) = open(how.choice, how, work)? {
+        return Ok(Placed {
+            target,
+            pool: Arc::new(Pool::new(run.threads)),
+            device: Some(device),
+            no_chains,
+        });
+    }
+    let target = CpuTarget::new(model, run)?;
+    Ok(Placed {
+        pool: Arc::clone(target.pool()),
+        target: Box::new(target),
+        device: None,
+        no_chains: None,
+    })
+}
+
+/// A target onto a device.
+struct PlaceTarget<'a> {
+    model: Arc<Model>,
+    run: Options,
+    draft: Option<&'a DraftModel>,
+}
+
+impl Visit for PlaceTarget<'_> {
+    type Out = (Box<dyn Target + Send>, DeviceInfo, Option<String>);
+
+    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
+        let info = opened.info(GRAPH_TOKENS);
+        let new = |markov, cache| {
+            let mut told = told;
+            let settings = settings(cache, &info, &mut told);
+            let (model, run) = (Arc::clone(&self.model), self.run.clone());
+            DeviceTarget::with_chains(model, run, markov, &opened.device, settings)
+        };
+        let markov = self.draft.map(|draft| Markov {
+            first: &draft.heads.w1,
+            second: &draft.heads.w2,
+        });
+        let (target, no_chains) = match new(markov, opened.cache()?) {
+            // Known before anything is on the device. The model itself may well fit.
+            Err(
+                error @ (LoadError::NoKernel { .. }
+                | LoadError::DeviceMemory { .. }
+                | LoadError::Option { .. }),
+            ) if markov.is_some() => (new(None, opened.cache()?)?, Some(error.to_string())),
+            placed => (placed?, None),
+        };
+        Ok((Box::new(target), info, no_chains))
+    }
+}
+
+/// A drafter's layers on a device.
+pub(crate) type PlacedLayers = (Box<dyn Backbone + Send>, DeviceInfo);
+
+/// Puts a drafter's layers on a device; `None` for the processor itself.
+pub(crate) fn place_layers(
+    choice: DeviceChoice,
+    how: &DeviceOptions,
+    model: Arc<DraftModel>,
+    run: backbone::Options,
+) -> Result<Option<PlacedLayers>, Error> {
+    open(choice, how, PlaceLayers { model, run })
+}
+
+struct PlaceLayers {
+    model: Arc<DraftModel>,
+    run: backbone::Options,
+}
+
+impl Visit for PlaceLayers {
+    type Out = PlacedLayers;
+
+    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
+        let info = opened.info(GRAPH_ROWS);
+        let mut told = told;
+        let settings = settings(opened.cache()?, &info, &mut told);
+        let layers = DeviceBackbone::new(self.model, self.run, &opened.device, settings)?;
+        Ok((Box::new(layers), info))
+    }
+}
+
+fn settings<'a>(
+    cache: Option<Cache>,
+    info: &DeviceInfo,
+    progress: &'a mut dyn FnMut(u64, u64),
+) -> Settings<'a> {
+    Settings {
+        cache,
+        progress,
+        graph_tokens: info.graph_tokens,
+    }
+}
+
+fn told(done: u64, total: u64) {
+    tracing::debug!(done, total, "bytes of weights");
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use fourspark::{
-    DeviceChoice, DeviceOptions, Draft, Engine, EngineOptions, Generate, shipped_model,
+    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, shipped_model,
 };
 
 fn options(choice: DeviceChoice, graphs: bool) -> EngineOptions {
@@ -56,12 +56,72 @@ fn c_15_the_early_launch_switch_changes_no_answer() {
     }
 }
 
+/// The device that the drafter's layers run on; `None`: the processor.
+fn drafts_on(engine: &Engine) -> Option<String> {
+    let layers = engine.info().draft.as_ref().unwrap().layers.as_ref();
+    layers.unwrap().device.as_ref().map(|d| d.id.clone())
+}
+
+fn feature(engine: &Engine, name: &str) -> (bool, String) {
+    let features = engine.features();
+    let one = features.iter().find(|f| f.name == name).unwrap();
+    (one.on, one.reason.to_string())
+}
+
+/// C-15: where the drafter's layers run changes no token; where that is, is said.
 #[test]
-fn a_drafter_beside_a_device_changes_no_answer() {
+fn c_15_the_draft_device_switch_changes_no_answer() {
     let (want, _) = answer(&options(DeviceChoice::Cpu, true));
-    let mut options = options(DeviceChoice::Host, true);
+    let host = DraftDevice::On(DeviceChoice::Host);
+    let cpu = DraftDevice::On(DeviceChoice::Cpu);
+    let device = Some("cpu:0".to_owned());
+    let cases = [
+        (DeviceChoice::Host, None, device.clone()),
+        (DeviceChoice::Host, Some(DraftDevice::Same), device.clone()),
+        (DeviceChoice::Host, Some(cpu), None),
+        (DeviceChoice::Cpu, Some(host), device),
+        (DeviceChoice::Cpu, None, None),
+    ];
+    for (target, draft, place) in cases {
+        let mut options = options(target, true);
+        options.draft = Draft::Shipped;
+        options.draft_options.device = draft;
+        // Not by costs: the kernels' host build is far dearer than the processor.
+        options.draft_options.policy = Some("fixed:3".parse().unwrap());
+        let (got, engine) = answer(&options);
+        let what = format!("{target}, {draft:?}");
+        assert_eq!(got, want, "{what}");
+        assert!(engine.stats().proposed_tokens > 0, "{what}");
+        assert_eq!(engine.stats().drafter_lost, None, "{what}");
+        assert_eq!(drafts_on(&engine), place, "{what}");
+        assert_eq!(
+            feature(&engine, "draft_device").0,
+            place.is_some(),
+            "{what}"
+        );
+    }
+}
+
+/// Without a name the processor takes over, which is said and counted; a name is a condition.
+#[test]
+fn a_place_for_the_drafter_that_cannot_be_is_said_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("experts.gguf");
+    std::fs::write(&file, b"no drafter").unwrap();
+    let mut options = options(DeviceChoice::Cpu, true);
+    options.draft_options.device = Some(DraftDevice::Same);
+    let refusal = Engine::load(shipped_model().unwrap(), &options).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "draft device: expected none without a drafter's model, got same"
+    );
     options.draft = Draft::Shipped;
-    let (got, engine) = answer(&options);
-    assert_eq!(got, want);
-    assert!(engine.stats().proposed_tokens > 0);
+    options.draft_options.device = Some(DraftDevice::On(DeviceChoice::Hip(0)));
+    // A library that is not there.
+    options.device.libraries.hip.hip = Some(file);
+    let refusal = Engine::load(shipped_model().unwrap(), &options).unwrap_err();
+    assert!(
+        refusal.to_string().starts_with("the device asked for: "),
+        "{refusal}"
+    );
 }

@@ -26,7 +26,7 @@ use crate::error::LinkError;
 use crate::wire::{Reader, Writer};
 
 /// Version of the protocol. Both sides must have the same.
-pub const MAJOR: u16 = 2;
+pub const MAJOR: u16 = 3;
 /// May differ: fields are only added at the end of a body.
 pub const MINOR: u16 = 0;
 /// Bytes of a header.

@@ -225,6 +225,50 @@ pub struct Configure {
     pub threads: u32,
     /// The draft model's file.
     pub file: PathBuf,
+    /// Where its layers are to run.
+    pub place: Place,
+}
+
+/// Where the layers are to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// `cuda:N`, `hip:N`, `host` (the processor as a device, for tests), `cpu` or nothing: the processor.
+    pub device: String,
+    /// Folder of compiled kernels of a device; empty: none.
+    pub images: PathBuf,
+    /// Whether short passes are replayed as graphs.
+    pub graphs: bool,
+    /// Whether kernels may start before the one ahead has ended.
+    pub early_launch: bool,
+}
+
+impl Place {
+    fn put(&self, w: &mut Writer) -> Result<(), LinkError> {
+        let (device, images) = (self.device.as_bytes(), self.images.as_os_str().as_bytes());
+        for (field, text, most) in [
+            ("device", device, TEXT_MAX),
+            ("folder of kernels", images, PATH_MAX),
+        ] {
+            if text.len() > most {
+                let expected = format!("at most {most} bytes");
+                return Err(LinkError::corrupt(field, expected, text.len()));
+            }
+            w.text(text, most);
+        }
+        w.u32(u32::from(self.graphs))
+            .u32(u32::from(self.early_launch));
+        Ok(())
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, LinkError> {
+        let device = r.text("device", TEXT_MAX)?;
+        Ok(Self {
+            device: String::from_utf8_lossy(device).into_owned(),
+            images: OsString::from_vec(r.text("folder of kernels", PATH_MAX)?.to_vec()).into(),
+            graphs: r.u32("graphs")? == 1,
+            early_launch: r.u32("early launch")? == 1,
+        })
+    }
 }
 
 impl Configure {
@@ -247,6 +291,7 @@ impl Configure {
             .u32(u32::from(self.kv_round))
             .u32(self.threads);
         w.text(path, PATH_MAX);
+        self.place.put(&mut w)?;
         Ok(w.0)
     }
 
@@ -265,6 +310,7 @@ impl Configure {
             kv_round: r.u32("kv_round")? == 1,
             threads: r.u32("threads")?,
             file: OsString::from_vec(r.text("draft file", PATH_MAX)?.to_vec()).into(),
+            place: Place::take(&mut r)?,
         };
         let needed = configure.dims.payload_bytes()? as u64;
         if configure.capacity < needed {

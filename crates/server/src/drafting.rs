@@ -3,7 +3,7 @@
 //!
 //! Must not know: how anything is drafted.
 
-use fourspark::{DraftInfo, Drafting, Stats, WorkerInfo};
+use fourspark::{ChainsInfo, DraftInfo, Drafting, LayersInfo, Stats, WorkerInfo};
 use serde_json::{Map, Value, json};
 
 /// The drafter: what it is, or why there is none.
@@ -18,6 +18,7 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
         "policy": draft.policy.to_string(),
         "depth": draft.depth,
         "pairing": draft.pairing.map(|p| p.to_string()),
+        "layers": layers(draft.layers.as_ref()),
         "worker": worker(draft.worker.as_ref()),
         "reason": stats.drafter_lost,
         "alarm": stats.drafter_alarm,
@@ -38,6 +39,23 @@ fn warm_up(stats: &Stats) -> Value {
             "draft_ms": found.draft.map(ms),
         }),
     }
+}
+
+/// Where the drafter's layers run, and why there.
+fn layers(layers: Option<&LayersInfo>) -> Value {
+    let Some(layers) = layers else {
+        return Value::Null;
+    };
+    json!({
+        "device": layers.id(),
+        "asked": layers.asked.map(|a| a.to_string()),
+        "chains": match &layers.chains {
+            ChainsInfo::Device(id) => id,
+            ChainsInfo::Processor | ChainsInfo::Instead(_) => "cpu",
+        },
+        "reason": layers.to_string(),
+        "fallbacks": layers.fallbacks(),
+    })
 }
 
 /// The process that runs the drafter's layers: what was asked for, what it is now, and its counts.
@@ -85,6 +103,18 @@ pub(crate) fn usage(draft: Option<&DraftInfo>, stats: &Stats, drafting: Drafting
     usage
 }
 
+/// Where the drafter's layers run, a line.
+pub(crate) fn layer_lines(draft: Option<&DraftInfo>) -> Vec<String> {
+    let layers = draft.and_then(|d| d.layers.as_ref());
+    let said = |l: &LayersInfo| {
+        [
+            l.to_string(),
+            format!("draft_device.fallbacks {}", l.fallbacks()),
+        ]
+    };
+    layers.map_or_else(Vec::new, |l| said(l).into())
+}
+
 /// What the worker counted, a line each.
 pub(crate) fn worker_lines(draft: Option<&DraftInfo>) -> Vec<String> {
     let Some(worker) = draft.and_then(|d| d.worker.as_ref()) else {
@@ -119,6 +149,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_place_that_was_not_meant_is_counted() {
+        let instead = LayersInfo {
+            device: None,
+            worker: None,
+            asked: None,
+            instead: Some("no room".to_owned()),
+            chains: ChainsInfo::Device("cuda:0".to_owned()),
+        };
+        let said = layers(Some(&instead));
+        assert_eq!(
+            (&said["device"], &said["fallbacks"]),
+            (&json!("cpu"), &json!(1))
+        );
+        assert!(
+            said["reason"]
+                .as_str()
+                .is_some_and(|r| r.contains("instead: no room; "))
+        );
+    }
+
+    #[test]
     fn a_lost_drafter_is_said_with_its_reason_everywhere() {
         let mut stats = Stats::default();
         assert_eq!(usage(None, &stats, Drafting::Off)["state"], "off");
@@ -129,6 +180,7 @@ mod tests {
             policy: fourspark::Policy::Fixed(3),
             depth: 7,
             pairing: None,
+            layers: None,
             worker: None,
         };
         let on = props(Some(&draft), &stats);
@@ -167,5 +219,7 @@ mod tests {
         assert_eq!(numbers(&stats)["passes"], 0.0);
         assert_eq!(lost["worker"], json!({"mode": "off"}));
         assert!(worker_lines(Some(&draft)).is_empty());
+        assert_eq!(lost["layers"], Value::Null);
+        assert!(layer_lines(Some(&draft)).is_empty());
     }
 }

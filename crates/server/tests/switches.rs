@@ -107,6 +107,40 @@ fn c_15_the_draft_switch_takes_the_drafter_out() {
     assert_eq!(proposed(&off), 0);
 }
 
+/// Where the drafter's layers run: the switch has nothing to act on without a drafter, the option is refused then; an
+/// option wins.
+#[test]
+fn the_draft_device_is_shown_and_the_option_wins() {
+    let with = [&ASK[..], &["--draft"]].concat();
+    let set = [("FOURSPARK_DRAFT_DEVICE", "same")];
+    let shown = |o: &Output| json(o)["drafter"]["layers"].clone();
+    let plain = run(&[], &with);
+    let same = run(&set, &with);
+    assert_eq!(json(&same)["ids"], json(&plain)["ids"]);
+    assert_eq!(shown(&plain)["asked"], serde_json::Value::Null);
+    assert_eq!(shown(&same)["asked"], "same");
+    for one in [&plain, &same] {
+        let said = shown(one);
+        assert_eq!(
+            (&said["device"], &said["chains"]),
+            (&"cpu".into(), &"cpu".into())
+        );
+        assert_eq!(said["fallbacks"], 0, "{said}");
+    }
+    let option = run(&set, &[&with[..], &["--draft-device", "cpu"]].concat());
+    assert_eq!(shown(&option)["asked"], "cpu");
+    let none = run(&set, &ASK);
+    assert!(none.status.success(), "nothing to act on");
+    assert_eq!(json(&none)["drafter"]["on"], false);
+    let refused = run(&[], &[&ASK[..], &["--draft-device", "same"]].concat());
+    assert!(!refused.status.success());
+    let why = said(&refused);
+    assert!(
+        why.contains("draft device: expected none without a drafter's model, got same"),
+        "{why}"
+    );
+}
+
 /// C-15: the switches of the draft worker, and the reference engine's name of one of them; an option wins.
 #[test]
 fn c_15_the_worker_switches_start_a_worker() {

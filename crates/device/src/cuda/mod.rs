@@ -16,7 +16,7 @@ use crate::runtime::Runtime;
 pub use calls::Cuda;
 
 /// Where to look.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// NVRTC's file. If given and wrong, there is no compiler; otherwise the system's search decides.
     pub nvrtc: Option<PathBuf>,

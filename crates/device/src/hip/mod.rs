@@ -17,7 +17,7 @@ use crate::runtime::Runtime;
 pub use calls::Hip;
 
 /// Where to look. A file that is given is the only one tried.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The HIP runtime's file.
     pub hip: Option<PathBuf>,

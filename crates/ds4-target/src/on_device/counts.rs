@@ -27,6 +27,11 @@ pub struct Counts {
     pub device_draws: u64,
     /// Rows that wanted a token only and were drawn on the host: their plan has a bias.
     pub host_draws: u64,
+    /// Candidates of chains that were drawn on the device.
+    pub device_chains: u64,
+    /// Candidates of chains that were left to the host although the matrices of a chain are here: their plan has a bias
+    /// or penalties.
+    pub host_chains: u64,
 }
 
 impl<R: Driver> DeviceTarget<R> {
@@ -34,13 +39,17 @@ impl<R: Driver> DeviceTarget<R> {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let kernels = self.gpu.kernels.counts();
+        let chain = self.chain.as_ref();
+        let drafts = chain.map_or(GraphCounts::default(), |c| c.graphs.counts);
         Counts {
             passes: self.passes,
             launches: kernels.launches,
             images: kernels.images,
-            graphs: self.graphs.counts,
+            graphs: self.graphs.counts.and(drafts),
             device_draws: self.answers.draws.drawn,
             host_draws: self.answers.draws.fallbacks,
+            device_chains: chain.map_or(0, |c| c.drawn),
+            host_chains: chain.map_or(0, |c| c.fallbacks),
         }
     }
 

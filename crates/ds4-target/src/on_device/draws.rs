@@ -53,7 +53,7 @@ impl Draws {
                         self.plans.push(None);
                         continue;
                     }
-                    Want::Ids(plan) => of(plan, pos(row) + 1),
+                    Want::Ids(plan) => plan_of(plan, pos(row) + 1),
                     Want::Logits | Want::Both(_) => None,
                 };
                 self.drawn += u64::from(plan.is_some());
@@ -89,7 +89,7 @@ impl Draws {
 }
 
 /// The kernels' plan, if they have one: they know no bias.
-fn of(plan: &SamplePlan, pos: Pos) -> Option<Plan> {
+pub(crate) fn plan_of(plan: &SamplePlan, pos: Pos) -> Option<Plan> {
     plan.bias.is_empty().then(|| Plan {
         noise: NoiseKey::of(plan, pos).word(),
         temperature: plan.temperature,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use device::driver::Driver;
-use device::{Buffer, Device, Place, Staging, Stream, View};
+use device::{Buffer, Device, Download, Place, Staging, Stream, View};
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::Call;
 use ds4_kernels::run::Kernels;
@@ -128,6 +128,16 @@ impl<R: Driver> Gpu<R> {
             at += len;
         }
         Ok(())
+    }
+
+    /// Begins to fetch a slot of at most a staging slot.
+    pub(crate) fn begin_fetch(&self, from: Slot) -> Result<Download<R>, KernelError> {
+        let ring = self.staging.as_ref().ok_or(KernelError::Runtime {
+            runtime: "device",
+            message: "no staging".into(),
+        })?;
+        let pinned = self.pinned(ring)?;
+        Ok(pinned.download(&self.stream, &self.view(from)?)?)
     }
 
     /// A slot's bytes.

@@ -64,6 +64,19 @@ pub struct GraphCounts {
     pub dropped: u64,
 }
 
+impl GraphCounts {
+    /// Those of two sets together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            built: self.built + other.built,
+            launched: self.launched + other.launched,
+            operations: self.operations + other.operations,
+            dropped: self.dropped + other.dropped,
+        }
+    }
+}
+
 /// The graphs of a target.
 #[derive(Debug)]
 pub(crate) struct Graphs<R: Driver> {

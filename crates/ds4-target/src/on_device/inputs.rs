@@ -9,6 +9,7 @@ use ds4_kernels::launch::grouped;
 use ds4_kernels::launch::head::PLAN_BYTES;
 use ds4_kernels::launch::index::Place;
 use ds4_kernels::launch::route::UNIT_BYTES;
+use engine_core::Pos;
 use engine_core::math::RopeTable;
 use engine_core::mutant::mutant;
 
@@ -207,6 +208,25 @@ impl<'a> Writer<'a> {
         w.groups(from.meta.o_groups);
     }
 
+    /// Writes what blocks of window layers read of the inputs: every row's place in a table of input rows (its own
+    /// number), the place of its key row and its angles.
+    pub(crate) fn fill_rows(
+        inputs: &'a Inputs,
+        bytes: &'a mut Vec<u8>,
+        meta: &Ds4Meta,
+        ropes: &Ropes,
+        pos: &[Pos],
+        places: impl Iterator<Item = u32>,
+    ) {
+        bytes.clear();
+        bytes.resize(inputs.block.len as usize, 0);
+        let mut w = Self { inputs, bytes };
+        w.words(inputs.tokens, 0..pos.len() as u32);
+        w.words(inputs.slots, places);
+        w.angles(inputs.angles[0], &ropes.window, pos.iter().copied());
+        w.groups(meta.o_groups);
+    }
+
     fn put(&mut self, slot: Slot, at: usize, value: &[u8]) {
         let start = (slot.start - self.inputs.block.start) as usize + at;
         self.bytes[start..start + value.len()].copy_from_slice(value);
@@ -218,18 +238,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// (cos, sin) of positions.
     fn angles(&mut self, slot: Slot, table: &RopeTable, pos: impl Iterator<Item = u32>) {
-        let half = table.inv_freq.len();
-        let (mut cos, mut sin) = (vec![0f32; half], vec![0f32; half]);
-        for (i, pos) in pos.enumerate() {
-            table.angles(pos, &mut cos, &mut sin);
-            for (j, (c, s)) in cos.iter().zip(&sin).enumerate() {
-                let at = (i * half + j) * 8;
-                self.put(slot, at, &c.to_le_bytes());
-                self.put(slot, at + 4, &s.to_le_bytes());
-            }
-        }
+        self.put(slot, 0, bytemuck::cast_slice(&angles(table, pos)));
     }
 
     /// What is the same for all kinds of layers.
@@ -306,6 +316,19 @@ impl<'a> Writer<'a> {
             }
         }
     }
+}
+
+/// `[n, n_rot / 2, 2]`: (cos, sin) of positions.
+pub(crate) fn angles(table: &RopeTable, pos: impl Iterator<Item = Pos>) -> Vec<f32> {
+    let half = table.inv_freq.len();
+    let (mut cos, mut sin) = (vec![0f32; half], vec![0f32; half]);
+    let mut all = Vec::new();
+    for pos in pos {
+        table.angles(pos, &mut cos, &mut sin);
+        let pairs = cos.iter().zip(&sin);
+        all.extend(pairs.flat_map(|(c, s)| [*c, *s]));
+    }
+    all
 }
 
 /// Tokens of a row that the indexer selects.

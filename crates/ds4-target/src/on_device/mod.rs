@@ -7,6 +7,8 @@
 //! Must not know: vendors, drafters, who runs it.
 
 mod arena;
+mod blocks;
+mod chain;
 mod clock;
 mod counts;
 mod draws;
@@ -21,6 +23,8 @@ mod target;
 mod upload;
 mod weights;
 
+pub use blocks::{Answer, BlockParts, BlockSizes, DeviceBlocks, Reads};
+pub use chain::Markov;
 pub use clock::Clocked;
 pub use counts::Counts;
 pub use graphs::GraphCounts;

@@ -175,7 +175,7 @@ impl KeyLists {
 }
 
 /// f32 rows with room for their blocks.
-fn rows(l: &mut Layout, n: usize, k: usize) -> Result<Rows, KernelError> {
+pub(crate) fn rows(l: &mut Layout, n: usize, k: usize) -> Result<Rows, KernelError> {
     Ok(Rows {
         x: l.take(&[n, k, 4])?,
         q: l.take(&[n, k])?,

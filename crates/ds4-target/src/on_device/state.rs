@@ -9,6 +9,7 @@ use ds4_kernels::KernelError;
 
 use super::arena::{Arena, Layout, Slot};
 use super::gpu::Gpu;
+use crate::meta::Ds4Meta;
 use crate::state::{CompShape, CompState, LayerShape, RowKind, SeqState, StateShape};
 
 /// A compressor's rows and open rings, a part a sequence each.
@@ -40,7 +41,7 @@ pub(crate) struct Layer {
 pub(crate) struct State {
     pub(crate) layout: Layout,
     pub(crate) sequences: usize,
-    /// Rows of a raw ring: a power of two.
+    /// Rows of a raw ring: a power of two, or of a store whose owner places the rows.
     pub(crate) ring: usize,
     pub(crate) layers: Vec<Layer>,
 }
@@ -67,6 +68,33 @@ impl State {
             state.layers.push(layer);
         }
         Ok(state)
+    }
+
+    /// One store of `rows` f32 rows a layer, whose owner says which row stands where.
+    ///
+    /// # Errors
+    /// `Shape` if the sizes overflow.
+    pub(crate) fn stores(m: &Ds4Meta, rows: usize) -> Result<Self, KernelError> {
+        let mut layout = Layout::new(Arena::State);
+        let kind = RowKind::kv(false, m.head_dim, m.n_rot);
+        let bytes = kind.row_bytes();
+        let layer = |layout: &mut Layout| {
+            let raw = layout.take(&[rows, bytes])?;
+            Ok(Layer {
+                kind,
+                raw,
+                both: raw,
+                comp: None,
+                index: None,
+            })
+        };
+        let layers: Result<_, KernelError> = (0..m.n_layer).map(|_| layer(&mut layout)).collect();
+        Ok(Self {
+            layers: layers?,
+            layout,
+            sequences: 1,
+            ring: rows,
+        })
     }
 
     fn layer(&mut self, l: &LayerShape, kv_sim: bool) -> Result<Layer, KernelError> {

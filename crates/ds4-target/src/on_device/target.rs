@@ -10,18 +10,19 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::run::Kernels;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Counters, TargetInfo};
+use engine_core::seams::{Candidates, Counters, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
 use super::arena::Arena;
+use super::chain::{Chain, Markov};
 use super::clock::{Clock, Clocked};
 use super::counts::clear;
 use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
 use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
-use super::layers::{Pass, Streams, Tapped};
+use super::layers::{KeysFrom, Pass, Streams, Tapped};
 use super::products::Input;
 use super::scratch::{Scratch, TAPS};
 use super::state::State;
@@ -31,7 +32,7 @@ use crate::batch::Batch;
 use crate::error::LoadError;
 use crate::layers::Ropes;
 use crate::state::{self, Marks, SeqState, StateShape};
-use crate::target::rows::{check_head, deliver, embed, lay_out, refuse};
+use crate::target::rows::{check_chains, check_head, deliver, embed, lay_out, refuse};
 use crate::target::{Model, Options};
 
 /// How to use a device.
@@ -63,6 +64,7 @@ pub struct DeviceTarget<R: Driver> {
     state: State,
     pub(super) scratch: Scratch,
     pub(super) graphs: Graphs<R>,
+    pub(super) chain: Option<Chain<R>>,
     seqs: Vec<Option<Marks>>,
     batch: Batch,
     rows: Rows,
@@ -85,15 +87,34 @@ impl<R: Driver> DeviceTarget<R> {
         device: &Device<R>,
         settings: Settings<'_>,
     ) -> Result<Self, LoadError> {
+        Self::with_chains(model, options, None, device, settings)
+    }
+
+    /// [`Self::new`] with the matrices of a drafter's chains beside the model's weights, so that they are drawn here.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; also `Option` for matrices of another vocabulary.
+    pub fn with_chains(
+        model: Arc<Model>,
+        options: Options,
+        markov: Option<Markov<'_>>,
+        device: &Device<R>,
+        settings: Settings<'_>,
+    ) -> Result<Self, LoadError> {
         options.check(&model.meta)?;
         let m = &model.meta;
-        let (plan, weights) = Plan::of(m, &model.weights)?;
+        let (mut plan, weights) = Plan::of(m, &model.weights)?;
         let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
         let state = State::new(&shape, options.n_seq_max, options.span_max)?;
-        let scratch = Scratch::new(m, &options)?;
+        let mut scratch = Scratch::new(m, &options)?;
+        let chain = |markov| Chain::new(m, markov, &mut plan, &mut scratch, settings.graph_tokens);
+        let chain = markov.map(chain).transpose()?;
         let mut gpu = Gpu::new(Kernels::new(device, settings.cache))?;
         for n in [1, scratch.sizes.tokens] {
             try_shapes(&mut gpu, m, &options, &weights, &state, &scratch, n)?;
+        }
+        if let Some(chain) = &chain {
+            chain.try_shapes(&mut gpu, &weights.head, &scratch)?;
         }
         fits(device, &plan, &state, &scratch)?;
         let layouts = [&plan.layout, &state.layout, &scratch.layout];
@@ -108,6 +129,7 @@ impl<R: Driver> DeviceTarget<R> {
             seqs: vec![None; options.n_seq_max],
             graphs: Graphs::new(settings.graph_tokens),
             shape,
+            chain,
             gpu,
             weights,
             state,
@@ -263,31 +285,30 @@ impl<R: Driver> DeviceTarget<R> {
         let mut pass = Pass {
             gpu: &mut self.gpu,
             meta: m,
-            weights: &self.weights,
             state: &self.state,
             scratch: &self.scratch,
             inputs: &inputs,
             bound,
             kv_sim: self.options.kv_sim,
             streams: Streams::default(),
-            listed: Vec::new(),
+            lists: KeysFrom::Positions(Vec::new()),
         };
         if graph {
             let shape = Shape::new(n, rows, way, &tapped);
             let replayed = self.graphs.run(shape, &stream, || {
                 let before = pass.gpu.read;
-                pass.layers(&tapped)?;
-                pass.head(0, rows, way)?;
+                pass.layers(&self.weights, &tapped)?;
+                pass.head(&self.weights, 0, rows, way)?;
                 Ok(pass.gpu.read - before)
             })?;
             pass.gpu.read += replayed;
         } else {
-            pass.layers(&tapped)?;
+            pass.layers(&self.weights, &tapped)?;
         }
         for first in (0..rows).step_by(most) {
             let n = most.min(rows - first);
             if !graph {
-                pass.head(first, n, way)?;
+                pass.head(&self.weights, first, n, way)?;
             }
             let row = part.out.start + first;
             self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
@@ -341,23 +362,22 @@ fn try_shapes<R: Driver>(
     let mut pass = Pass {
         gpu,
         meta: m,
-        weights,
         state,
         scratch,
         inputs: &inputs,
         bound: options.n_ctx,
         kv_sim: options.kv_sim,
         streams: Streams::default(),
-        listed: Vec::new(),
+        lists: KeysFrom::Positions(Vec::new()),
     };
-    pass.layers(&[])?;
+    pass.layers(weights, &[])?;
     let rows = n.min(scratch.sizes.head);
-    pass.head(0, rows, Way::Plain)?;
-    pass.head(0, rows, Way::Filtered)
+    pass.head(weights, 0, rows, Way::Plain)?;
+    pass.head(weights, 0, rows, Way::Filtered)
 }
 
 /// Refuses a plan that the device has no room for.
-fn fits<R: Driver>(
+pub(super) fn fits<R: Driver>(
     device: &Device<R>,
     plan: &Plan<'_>,
     state: &State,
@@ -395,7 +415,7 @@ impl<R: Driver> Target for DeviceTarget<R> {
         Some(Counters {
             weight_bytes: self.weight_bytes().ok(),
             launches: counts.launches + counts.graphs.operations,
-            fallbacks: counts.host_draws,
+            fallbacks: counts.host_draws + counts.host_chains,
             stalls: 0,
         })
     }
@@ -487,6 +507,20 @@ impl<R: Driver> Target for DeviceTarget<R> {
         };
         let ran: Result<(), KernelError> = run();
         ran.map_err(|e| self.lost(&e))
+    }
+
+    fn chains(
+        &mut self,
+        rows: &[f32],
+        chains: &[Candidates<'_>],
+    ) -> Result<Vec<Option<Vec<TokenId>>>, Fault> {
+        check_chains(&self.info, rows, chains)?;
+        let Some(chain) = &mut self.chain else {
+            return Ok(vec![None; chains.len()]);
+        };
+        let (head, scratch) = (&self.weights.head, &self.scratch);
+        let drawn = chain.draw(&mut self.gpu, head, scratch, rows, chains);
+        drawn.map_err(|e| self.lost(&e))
     }
 
     fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {

@@ -10,6 +10,8 @@ use ds4_kernels::launch::tiled::Stack;
 use fpx_quant::Format;
 
 use super::arena::{Arena, Layout, Slot};
+use super::blocks::BlockParts;
+use crate::blocks::Block;
 use crate::error::LoadError;
 use crate::meta::{Ds4Meta, Ratio};
 use crate::tensor::Tensor;
@@ -126,6 +128,16 @@ pub(crate) struct Weights {
     pub(crate) hc_head: Site,
 }
 
+/// Blocks of window layers, what makes their context rows, and the merge behind them.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) projection: Matrix,
+    pub(crate) projection_norm: Slot,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) hc_head: Site,
+    pub(crate) output_norm: Slot,
+}
+
 /// What is uploaded into a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What<'a> {
@@ -169,6 +181,45 @@ impl<'a> Plan<'a> {
         Ok((plan, weights))
     }
 
+    /// The places of blocks and of what stands around them.
+    ///
+    /// # Errors
+    /// `NoKernel`, `Kernel`.
+    pub(crate) fn of_blocks(
+        m: &Ds4Meta,
+        parts: &BlockParts<'a>,
+    ) -> Result<(Self, Blocks), LoadError> {
+        let mut plan = Self {
+            layout: Layout::new(Arena::Weights),
+            items: Vec::new(),
+        };
+        let p = &mut plan;
+        let blocks = Blocks {
+            projection: p.matrix(parts.projection, 1)?,
+            projection_norm: p.floats(parts.projection_norm)?,
+            hc_head: p.site(parts.hc_head)?,
+            output_norm: p.floats(parts.output_norm)?,
+            layers: parts
+                .blocks
+                .iter()
+                .map(|b| p.block(m, b))
+                .collect::<Result<_, _>>()?,
+        };
+        Ok((plan, blocks))
+    }
+
+    fn block(&mut self, m: &Ds4Meta, b: &'a Block) -> Result<Layer, LoadError> {
+        Ok(Layer {
+            ratio: Ratio::None,
+            hc_attn: self.site(&b.hc_attn)?,
+            attn: self.attention(m, &b.attn)?,
+            compressor: None,
+            indexer: None,
+            hc_ffn: self.site(&b.hc_ffn)?,
+            moe: self.moe(m, &b.moe)?,
+        })
+    }
+
     /// Bytes of the largest single matrix in file order: what a load needs room for on the device.
     pub(crate) fn largest_matrix(&self) -> u64 {
         let raw = |what: &What<'_>| match what {
@@ -184,8 +235,8 @@ impl<'a> Plan<'a> {
         Ok(slot)
     }
 
-    /// The embedding table.
-    fn table(&mut self, t: &'a Tensor) -> Result<Matrix, LoadError> {
+    /// A table of rows by token.
+    pub(crate) fn table(&mut self, t: &'a Tensor) -> Result<Matrix, LoadError> {
         ds4_kernels::launch::head::embed(t.format, t.rows, t.k, 1, 4)
             .map_err(|e| no_kernel(t, e))?;
         self.file(t, 1)
@@ -206,7 +257,7 @@ impl<'a> Plan<'a> {
     }
 
     /// `matrices` matrices of a tensor; floats stand in file order.
-    fn matrix(&mut self, t: &'a Tensor, matrices: usize) -> Result<Matrix, LoadError> {
+    pub(crate) fn matrix(&mut self, t: &'a Tensor, matrices: usize) -> Result<Matrix, LoadError> {
         if t.format.is_float() {
             return self.file(t, matrices);
         }

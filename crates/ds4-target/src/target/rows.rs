@@ -3,7 +3,7 @@
 //! Must not know: layers, state, which sequences are open.
 
 use engine_core::mutant::mutant;
-use engine_core::seams::TargetInfo;
+use engine_core::seams::{Candidates, TargetInfo};
 use engine_core::{Fault, Out, Pos, Rows, Span, TokenId, Want};
 use sampling::Sampler;
 
@@ -49,6 +49,32 @@ pub(crate) fn lay_out(rows: &mut Rows, spans: &[Span], n_vocab: usize, n_embd: u
         let len = span.range.len() * span.tap.layers.len() * n_embd;
         rows.features.resize(at + len, f32::NAN);
         rows.span_features.push(at..at + len);
+    }
+}
+
+/// Refuses chains whose rows are not there or whose seeds are no tokens.
+pub(crate) fn check_chains(
+    info: &TargetInfo,
+    rows: &[f32],
+    chains: &[Candidates<'_>],
+) -> Result<(), Fault> {
+    let wanted: usize = chains.iter().map(|c| c.rows).sum();
+    if rows.len() != wanted * info.n_embd {
+        return Err(Fault::BadState {
+            field: "rows of chains",
+            expected: format!("{wanted} rows of {}", info.n_embd),
+            got: format!("{} values", rows.len()),
+        });
+    }
+    let n_vocab = info.n_vocab;
+    let mut seeds = chains.iter().map(|c| c.seed).enumerate();
+    match seeds.find(|(_, token)| *token as usize >= n_vocab) {
+        None => Ok(()),
+        Some((index, token)) => Err(Fault::BadToken {
+            token,
+            index,
+            n_vocab,
+        }),
     }
 }
 

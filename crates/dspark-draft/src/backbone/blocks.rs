@@ -3,37 +3,49 @@
 use ds4_target::blocks::Group;
 use engine_core::mutant::mutant;
 use engine_core::seams::Ask;
-use engine_core::{Fault, Pos};
+use engine_core::{Fault, Pos, SeqId};
 
 use super::LocalBackbone;
-use super::rings::{Rings, Shape};
+use super::rings::{Marks, Shape};
+
+/// Which asks have context to draft from. Others get no rows: a block that sees only itself has
+/// nothing to say. `rows`, `d`: rows of a block and their width; `marks`: which rows a sequence has.
+pub(crate) fn drafting(
+    asks: &[Ask],
+    block: &[f32],
+    [rows, d]: [usize; 2],
+    marks: impl Fn(SeqId) -> Result<Option<Marks>, Fault>,
+) -> Result<Vec<usize>, Fault> {
+    if block.len() != asks.len() * rows * d {
+        return Err(Fault::BadState {
+            field: "block rows",
+            expected: format!("{} asks of {rows} rows of {d}", asks.len()),
+            got: format!("{} values", block.len()),
+        });
+    }
+    let mut live = Vec::with_capacity(asks.len());
+    for (i, ask) in asks.iter().enumerate() {
+        let Some(marks) = marks(ask.seq)?.filter(|m| !m.is_empty()) else {
+            continue;
+        };
+        let (seq, got) = (ask.seq, ask.pos);
+        // Saturated, a seed beyond all positions meets the check below.
+        let expected = marks.end().saturating_add(ask.ahead);
+        if expected != got && !mutant(363) {
+            return Err(Fault::WrongPosition { seq, expected, got });
+        }
+        let (wanted, limit) = (u64::from(got) + rows as u64, u64::from(Pos::MAX));
+        if wanted > limit {
+            return Err(Fault::ContextFull { seq, wanted, limit });
+        }
+        if ask.depth > 0 {
+            live.push(i);
+        }
+    }
+    Ok(live)
+}
 
 impl LocalBackbone {
-    /// Which asks have context to draft from. Others get no rows: a block that sees only itself has
-    /// nothing to say.
-    pub(super) fn drafting(&self, asks: &[Ask]) -> Result<Vec<usize>, Fault> {
-        let mut live = Vec::with_capacity(asks.len());
-        for (i, ask) in asks.iter().enumerate() {
-            let Some(rings) = self.slot(ask.seq)?.filter(|r| !r.is_empty()) else {
-                continue;
-            };
-            let (seq, got) = (ask.seq, ask.pos);
-            // Saturated, a seed beyond all positions meets the check below.
-            let expected = rings.end().saturating_add(ask.ahead);
-            if expected != got && !mutant(363) {
-                return Err(Fault::WrongPosition { seq, expected, got });
-            }
-            let (wanted, limit) = (u64::from(got) + self.block() as u64, u64::from(Pos::MAX));
-            if wanted > limit {
-                return Err(Fault::ContextFull { seq, wanted, limit });
-            }
-            if ask.depth > 0 {
-                live.push(i);
-            }
-        }
-        Ok(live)
-    }
-
     /// Runs the blocks of the asks `live` and leaves their rows in the scratch.
     pub(super) fn run_blocks(&mut self, asks: &[Ask], live: &[usize], block: &[f32]) {
         let (b, d, hd) = (self.block(), self.model.meta.stage.n_embd, self.shape.width);
@@ -62,7 +74,7 @@ impl LocalBackbone {
             let mut ends = Vec::with_capacity(live.len());
             for i in live {
                 if let Some(rings) = seqs[asks[*i].seq.index()].as_ref() {
-                    for pos in seen(rings, shape) {
+                    for pos in seen(&rings.marks, shape) {
                         s.keys.extend_from_slice(rings.row(stage, pos));
                     }
                 }
@@ -79,7 +91,7 @@ impl LocalBackbone {
 }
 
 /// Positions whose rows a block sees.
-fn seen(rings: &Rings, shape: &Shape) -> std::ops::Range<Pos> {
+fn seen(rings: &Marks, shape: &Shape) -> std::ops::Range<Pos> {
     let live = rings.live();
     if mutant(211) && live.len() == shape.window {
         return live.start + 1..live.end;

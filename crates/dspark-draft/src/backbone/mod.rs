@@ -21,10 +21,13 @@ use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
+pub(crate) use self::blocks::drafting;
 pub use self::observe::Observation;
-use self::rings::{Rings, Shape};
-use self::save::Stamp;
+pub(crate) use self::observe::{PROJECT_ROWS, rows_of};
+use self::rings::Rings;
+pub(crate) use self::rings::{Marks, Shape};
 pub use self::save::saved_range;
+pub(crate) use self::save::{Stamp, load, save};
 use crate::config::DraftMeta;
 use crate::error::DraftError;
 use crate::weights::DraftModel;
@@ -52,13 +55,43 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Refuses what no backbone over this model can do.
+    pub(crate) fn check(&self, meta: &DraftMeta) -> Result<(), DraftError> {
+        let bad = |option, expected: &str, got: usize| DraftError::Option {
+            option,
+            expected: expected.to_owned(),
+            got: got.to_string(),
+        };
+        if self.n_seq_max == 0 {
+            return Err(bad("n_seq_max", "at least 1", 0));
+        }
+        if self.verify_max > 1 << 16 {
+            return Err(bad("verify_max", "at most 65536", self.verify_max));
+        }
+        let unrotated = meta.stage.head_dim - meta.stage.n_rot;
+        if self.kv_round && !unrotated.is_multiple_of(KV_BLOCK) {
+            let expected = "unrotated channels in whole blocks of 64";
+            return Err(bad("kv_round", expected, unrotated));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stamp(&self, model: &DraftModel) -> Stamp {
+        Stamp {
+            fingerprint: model.fingerprint,
+            kv_round: self.kv_round,
+        }
+    }
+}
+
 /// Context rows that a backbone keeps of a sequence: what a truncation may still reach back to.
 #[must_use]
 pub fn ring_rows(meta: &DraftMeta, options: &Options) -> usize {
     shape(meta, options).ring
 }
 
-fn shape(meta: &DraftMeta, options: &Options) -> Shape {
+pub(crate) fn shape(meta: &DraftMeta, options: &Options) -> Shape {
     let m = &meta.stage;
     Shape::new(
         m.n_layer,
@@ -70,7 +103,7 @@ fn shape(meta: &DraftMeta, options: &Options) -> Shape {
 }
 
 /// Answers that nobody has taken; older ones are dropped.
-const ANSWERS_MAX: usize = 64;
+pub(crate) const ANSWERS_MAX: usize = 64;
 
 /// A backbone on the CPU of this process.
 #[derive(Debug)]
@@ -115,23 +148,8 @@ impl LocalBackbone {
         pool: Arc<Pool>,
         options: Options,
     ) -> Result<Self, DraftError> {
+        options.check(&model.meta)?;
         let m = &model.meta.stage;
-        let bad = |option, expected: &str, got: usize| DraftError::Option {
-            option,
-            expected: expected.to_owned(),
-            got: got.to_string(),
-        };
-        if options.n_seq_max == 0 {
-            return Err(bad("n_seq_max", "at least 1", 0));
-        }
-        if options.verify_max > 1 << 16 {
-            return Err(bad("verify_max", "at most 65536", options.verify_max));
-        }
-        let unrotated = m.head_dim - m.n_rot;
-        if options.kv_round && !unrotated.is_multiple_of(KV_BLOCK) {
-            let expected = "unrotated channels in whole blocks of 64";
-            return Err(bad("kv_round", expected, unrotated));
-        }
         Ok(Self {
             shape: shape(&model.meta, &options),
             runner: BlockRunner::new(m.clone(), pool, options.kv_round),
@@ -155,7 +173,7 @@ impl LocalBackbone {
     #[must_use]
     pub fn context(&self, seq: SeqId) -> Option<std::ops::Range<Pos>> {
         let rings = self.seqs.get(seq.index())?.as_ref()?;
-        (!rings.is_empty()).then(|| rings.live())
+        (!rings.marks.is_empty()).then(|| rings.marks.live())
     }
 
     /// The digest of what `save` writes: the hash of a sequence's context.
@@ -190,17 +208,9 @@ impl LocalBackbone {
         rings.for_each(Rings::poison_stale);
     }
 
-    /// A sequence's rings, `None` if it has none yet.
-    fn slot(&self, seq: SeqId) -> Result<Option<&Rings>, Fault> {
-        let limit = self.options.n_seq_max as u64;
-        match self.seqs.get(seq.index()) {
-            Some(slot) => Ok(slot.as_ref()),
-            None => Err(Fault::Exhausted {
-                what: "draft sequences",
-                wanted: seq.index() as u64 + 1,
-                limit,
-            }),
-        }
+    /// Which rows a sequence has, `None` if it has none yet.
+    fn slot(&self, seq: SeqId) -> Result<Option<Marks>, Fault> {
+        slot(&self.seqs, seq, |rings| rings.marks)
     }
 
     /// A sequence's rings, new ones if it has none. The id was checked by `slot`.
@@ -208,13 +218,29 @@ impl LocalBackbone {
         let (spare, shape) = (&mut self.spare, self.shape);
         self.seqs[seq.index()].get_or_insert_with(|| {
             let mut rings = spare.pop().unwrap_or_else(|| Rings::new(shape));
-            rings.reset();
+            rings.marks.reset();
             rings
         })
     }
 
     fn block(&self) -> usize {
         self.model.meta.block
+    }
+}
+
+/// Which rows a sequence has, `None` if it was never seen.
+pub(crate) fn slot<T>(
+    seqs: &[Option<T>],
+    seq: SeqId,
+    marks: impl Fn(&T) -> Marks,
+) -> Result<Option<Marks>, Fault> {
+    match seqs.get(seq.index()) {
+        Some(slot) => Ok(slot.as_ref().map(marks)),
+        None => Err(Fault::Exhausted {
+            what: "draft sequences",
+            wanted: seq.index() as u64 + 1,
+            limit: seqs.len() as u64,
+        }),
     }
 }
 
@@ -234,14 +260,7 @@ impl Backbone for LocalBackbone {
     /// All block rows are computed, since they see each other; an ask gets its first `depth`.
     fn submit(&mut self, asks: &[Ask], block: &[f32]) -> Result<Ticket, Fault> {
         let (b, d) = (self.block(), self.model.meta.stage.n_embd);
-        if block.len() != asks.len() * b * d {
-            return Err(Fault::BadState {
-                field: "block rows",
-                expected: format!("{} asks of {b} rows of {d}", asks.len()),
-                got: format!("{} values", block.len()),
-            });
-        }
-        let live = self.drafting(asks)?;
+        let live = drafting(asks, block, [b, d], |seq| self.slot(seq))?;
         let mut answer = DraftRows {
             rows: vec![0; asks.len()],
             ..DraftRows::default()
@@ -280,7 +299,7 @@ impl Backbone for LocalBackbone {
         if let Some(rings) = self.seqs.get_mut(seq.index()).and_then(Option::as_mut)
             && !mutant(217)
         {
-            rings.truncate(pos);
+            rings.marks.truncate(pos);
         }
     }
 
@@ -293,25 +312,34 @@ impl Backbone for LocalBackbone {
     fn save(&self, seq: SeqId, to: &mut dyn Write) -> Result<(), Fault> {
         let rings = self.seqs.get(seq.index()).and_then(Option::as_ref);
         let rings = rings.ok_or(Fault::NoSuchSequence(seq))?;
-        save::save(rings, &self.shape, &self.stamp(), to)
+        let live = rings.marks.live();
+        save(
+            live,
+            &self.shape,
+            &self.options.stamp(&self.model),
+            to,
+            |stage, pos, bytes| {
+                let row = rings.row(stage, pos).iter();
+                bytes.extend(row.flat_map(|v| v.to_le_bytes()));
+            },
+        )
     }
 
     fn load(&mut self, seq: SeqId, from: &mut dyn Read) -> Result<(), Fault> {
         self.slot(seq)?;
-        let (shape, stamp) = (self.shape, self.stamp());
-        save::load(self.open(seq), &shape, &stamp, from)
+        let (shape, stamp) = (self.shape, self.options.stamp(&self.model));
+        let rings = self.open(seq);
+        rings.marks.reset();
+        rings.marks = load(&shape, &stamp, from, |stage, pos, bytes| {
+            let words = bytes.as_chunks::<4>().0;
+            for (v, word) in rings.row_mut(stage, pos).iter_mut().zip(words) {
+                *v = f32::from_le_bytes(*word);
+            }
+        })?;
+        Ok(())
     }
 
     fn health(&self) -> Result<(), Fault> {
         Ok(())
-    }
-}
-
-impl LocalBackbone {
-    fn stamp(&self) -> Stamp {
-        Stamp {
-            fingerprint: self.model.fingerprint,
-            kv_round: self.options.kv_round,
-        }
     }
 }

@@ -4,7 +4,7 @@ use ds4_kernels::cpu::{rms_norm, rms_unit};
 use engine_core::mutant::mutant;
 use engine_core::{Fault, Pos, SeqId};
 
-use super::LocalBackbone;
+use super::{LocalBackbone, Marks};
 
 /// New rows of one sequence: its features `[n, captured layers, n_embd]` for positions `pos..`.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,37 @@ pub struct Observation<'a> {
 }
 
 /// Feature rows projected at once: bounds the buffers of a long prompt.
-const PROJECT_ROWS: usize = 256;
+pub(crate) const PROJECT_ROWS: usize = 256;
+
+/// How many rows an observation has, if it may be taken by a sequence that has `there`.
+pub(crate) fn rows_of(
+    o: &Observation<'_>,
+    width: usize,
+    there: Option<Marks>,
+) -> Result<usize, Fault> {
+    let n = o.features.len() / width;
+    if o.features.len() != n * width {
+        return Err(Fault::BadState {
+            field: "features",
+            expected: format!("rows of {width}"),
+            got: format!("{} values", o.features.len()),
+        });
+    }
+    let wanted = u64::from(o.pos) + n as u64;
+    let limit = u64::from(Pos::MAX);
+    if wanted > limit {
+        let seq = o.seq;
+        return Err(Fault::ContextFull { seq, wanted, limit });
+    }
+    match there {
+        Some(r) if n > 0 && !r.is_empty() && r.end() != o.pos => Err(Fault::WrongPosition {
+            seq: o.seq,
+            expected: r.end(),
+            got: o.pos,
+        }),
+        _ => Ok(n),
+    }
+}
 
 impl LocalBackbone {
     /// `Backbone::observe` for many sequences with one pass over the weights. Refused as a whole:
@@ -32,48 +62,21 @@ impl LocalBackbone {
             if list[..i].iter().any(|other| other.seq == o.seq) {
                 return Err(Fault::DuplicateSpan(o.seq));
             }
-            counts.push(self.check(o)?);
+            let width = self.model.meta.feature_width();
+            counts.push(rows_of(o, width, self.slot(o.seq)?)?);
         }
         for (o, n) in list.iter().zip(&counts) {
-            if *n > 0 && self.open(o.seq).is_empty() {
-                self.open(o.seq).begin(o.pos);
+            if *n > 0 && self.open(o.seq).marks.is_empty() {
+                self.open(o.seq).marks.begin(o.pos);
             }
         }
         self.project(list, &counts);
         for (o, n) in list.iter().zip(&counts) {
             if *n > 0 {
-                self.open(o.seq).advance(o.pos + *n as Pos);
+                self.open(o.seq).marks.advance(o.pos + *n as Pos);
             }
         }
         Ok(())
-    }
-
-    /// How many rows an observation has, if it may be taken.
-    fn check(&self, o: &Observation<'_>) -> Result<usize, Fault> {
-        let width = self.model.meta.feature_width();
-        let n = o.features.len() / width;
-        if o.features.len() != n * width {
-            return Err(Fault::BadState {
-                field: "features",
-                expected: format!("rows of {width}"),
-                got: format!("{} values", o.features.len()),
-            });
-        }
-        let slot = self.slot(o.seq)?;
-        let wanted = u64::from(o.pos) + n as u64;
-        let limit = u64::from(Pos::MAX);
-        if wanted > limit {
-            let seq = o.seq;
-            return Err(Fault::ContextFull { seq, wanted, limit });
-        }
-        match slot {
-            Some(r) if n > 0 && !r.is_empty() && r.end() != o.pos => Err(Fault::WrongPosition {
-                seq: o.seq,
-                expected: r.end(),
-                got: o.pos,
-            }),
-            _ => Ok(n),
-        }
     }
 
     /// Projects the rows of a call that a ring will still hold at its end.

@@ -3,6 +3,8 @@
 //!
 //! Must not know: features, weights, how a row is made.
 
+use std::ops::Range;
+
 use engine_core::Pos;
 
 /// Sizes of a sequence's rings.
@@ -36,26 +38,26 @@ impl Shape {
             ring,
         }
     }
+
+    /// A position's row of a ring. The ring is a power of two, so `ring - 1` masks.
+    pub(crate) fn slot(&self, pos: Pos) -> usize {
+        pos as usize & (self.ring - 1)
+    }
 }
 
-/// Rows of positions `low..end`; empty when they are equal.
-#[derive(Clone, Debug)]
-pub(crate) struct Rings {
+/// Which rows of a sequence there are: those of positions `low..end`, none when they are equal. Where they stand is
+/// their owner's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
     shape: Shape,
-    /// `[stages, ring, width]`.
-    rows: Vec<f32>,
     low: Pos,
     end: Pos,
 }
 
-impl Rings {
+impl Marks {
     pub(crate) fn new(shape: Shape) -> Self {
-        Self {
-            rows: vec![f32::NAN; shape.stages * shape.ring * shape.width],
-            shape,
-            low: 0,
-            end: 0,
-        }
+        let (low, end) = (0, 0);
+        Self { shape, low, end }
     }
 
     /// Forgets everything; the next row may stand anywhere.
@@ -83,25 +85,9 @@ impl Rings {
     }
 
     /// Positions a block at the end sees, which are also the live ones.
-    pub(crate) fn live(&self) -> std::ops::Range<Pos> {
+    pub(crate) fn live(&self) -> Range<Pos> {
         let from = self.end.saturating_sub(self.shape.window as Pos);
         from.max(self.low)..self.end
-    }
-
-    fn at(&self, stage: usize, pos: Pos) -> std::ops::Range<usize> {
-        // The ring is a power of two, so `ring - 1` masks.
-        let slot = pos as usize & (self.shape.ring - 1);
-        let from = (stage * self.shape.ring + slot) * self.shape.width;
-        from..from + self.shape.width
-    }
-
-    pub(crate) fn row(&self, stage: usize, pos: Pos) -> &[f32] {
-        &self.rows[self.at(stage, pos)]
-    }
-
-    pub(crate) fn row_mut(&mut self, stage: usize, pos: Pos) -> &mut [f32] {
-        let at = self.at(stage, pos);
-        &mut self.rows[at]
     }
 
     /// Rows below `end` are there now; older ones than a ring holds are not any more.
@@ -118,13 +104,45 @@ impl Rings {
             self.end = self.end.min(pos);
         }
     }
+}
+
+/// A sequence's rings in this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Rings {
+    pub(crate) marks: Marks,
+    /// `[stages, ring, width]`.
+    rows: Vec<f32>,
+}
+
+impl Rings {
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self {
+            rows: vec![f32::NAN; shape.stages * shape.ring * shape.width],
+            marks: Marks::new(shape),
+        }
+    }
+
+    fn at(&self, stage: usize, pos: Pos) -> Range<usize> {
+        let shape = &self.marks.shape;
+        let from = (stage * shape.ring + shape.slot(pos)) * shape.width;
+        from..from + shape.width
+    }
+
+    pub(crate) fn row(&self, stage: usize, pos: Pos) -> &[f32] {
+        &self.rows[self.at(stage, pos)]
+    }
+
+    pub(crate) fn row_mut(&mut self, stage: usize, pos: Pos) -> &mut [f32] {
+        let at = self.at(stage, pos);
+        &mut self.rows[at]
+    }
 
     /// Overwrites every row that is not live with NaN; for tests.
     pub(crate) fn poison_stale(&mut self) {
         let kept = self.clone();
         self.rows.fill(f32::NAN);
-        for stage in 0..self.shape.stages {
-            for pos in self.low..self.end {
+        for stage in 0..self.marks.shape.stages {
+            for pos in self.marks.low..self.marks.end {
                 self.row_mut(stage, pos)
                     .copy_from_slice(kept.row(stage, pos));
             }
@@ -145,7 +163,7 @@ mod tests {
             for stage in 0..2 {
                 r.row_mut(stage, pos)[0] = (pos * 2) as f32 + stage as f32;
             }
-            r.advance(pos + 1);
+            r.marks.advance(pos + 1);
         }
     }
 
@@ -161,10 +179,10 @@ mod tests {
     #[test]
     fn rows_are_found_by_position_after_many_turns() {
         let mut r = rings(16, 8);
-        r.begin(7);
+        r.marks.begin(7);
         fill(&mut r, 7..1000);
-        assert_eq!(r.live(), 984..1000);
-        for pos in r.live() {
+        assert_eq!(r.marks.live(), 984..1000);
+        for pos in r.marks.live() {
             assert_eq!(r.row(0, pos), [(pos * 2) as f32]);
             assert_eq!(r.row(1, pos), [(pos * 2 + 1) as f32]);
         }
@@ -173,19 +191,19 @@ mod tests {
     #[test]
     fn truncation_keeps_what_the_ring_still_has() {
         let mut r = rings(16, 8);
-        r.begin(100);
+        r.marks.begin(100);
         fill(&mut r, 100..110);
-        r.truncate(105);
-        assert_eq!(r.live(), 100..105);
+        r.marks.truncate(105);
+        assert_eq!(r.marks.live(), 100..105);
         fill(&mut r, 105..200);
-        r.truncate(190);
-        assert_eq!(r.live(), 174..190);
+        r.marks.truncate(190);
+        assert_eq!(r.marks.live(), 174..190);
         // Of 200 the ring of 32 kept rows from 168 on.
-        r.truncate(170);
-        assert_eq!(r.live(), 168..170);
-        r.truncate(168);
-        assert!(r.is_empty());
-        r.truncate(500);
-        assert!(r.is_empty(), "nothing is forgotten into existence");
+        r.marks.truncate(170);
+        assert_eq!(r.marks.live(), 168..170);
+        r.marks.truncate(168);
+        assert!(r.marks.is_empty());
+        r.marks.truncate(500);
+        assert!(r.marks.is_empty(), "nothing is forgotten into existence");
     }
 }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use engine_core::mutant::mutant;
 use engine_core::{Fault, Pos};
 
-use super::rings::{Rings, Shape};
+use super::rings::{Marks, Shape};
 
 const MAGIC: [u8; 8] = *b"4SPKDRF1";
 
@@ -22,13 +22,14 @@ pub(crate) struct Stamp {
     pub(crate) kv_round: bool,
 }
 
+/// Writes the rows of `live`; `row` appends one's bytes.
 pub(crate) fn save(
-    rings: &Rings,
+    live: Range<Pos>,
     shape: &Shape,
     stamp: &Stamp,
     to: &mut dyn Write,
+    mut row: impl FnMut(usize, Pos, &mut Vec<u8>),
 ) -> Result<(), Fault> {
-    let live = rings.live();
     to.write_all(&MAGIC)?;
     to.write_all(&stamp.fingerprint)?;
     to.write_all(&[u8::from(stamp.kv_round), 0, 0, 0])?;
@@ -38,8 +39,7 @@ pub(crate) fn save(
     for stage in 0..shape.stages {
         for pos in live.clone() {
             bytes.clear();
-            let row = rings.row(stage, pos).iter();
-            bytes.extend(row.flat_map(|v| v.to_le_bytes()));
+            row(stage, pos, &mut bytes);
             to.write_all(&bytes)?;
         }
     }
@@ -67,22 +67,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Reads into `rings`, which may be dirty. On an error they are left empty.
+/// Reads saved rows; `row` takes one's bytes. Which rows there are then; what an error leaves is no context.
 pub(crate) fn load(
-    rings: &mut Rings,
     shape: &Shape,
     stamp: &Stamp,
     from: &mut dyn Read,
-) -> Result<(), Fault> {
-    rings.reset();
-    let result = read(rings, shape, stamp, from);
-    if result.is_err() {
-        rings.reset();
-    }
-    result
-}
-
-fn read(rings: &mut Rings, shape: &Shape, stamp: &Stamp, from: &mut dyn Read) -> Result<(), Fault> {
+    mut row: impl FnMut(usize, Pos, &[u8]),
+) -> Result<Marks, Fault> {
     let mut head = [0u8; 52];
     from.read_exact(&mut head)?;
     if head[..8] != MAGIC {
@@ -102,20 +93,18 @@ fn read(rings: &mut Rings, shape: &Shape, stamp: &Stamp, from: &mut dyn Read) ->
         let expected = format!("at most {most} positions in order");
         return Err(bad("positions", expected, format!("{start}..{end}")));
     }
-    rings.begin(start);
     let mut bytes = vec![0; 4 * shape.width];
     for stage in 0..shape.stages {
         for pos in start..end {
             from.read_exact(&mut bytes)?;
-            let words = bytes.as_chunks::<4>().0;
-            for (v, word) in rings.row_mut(stage, pos).iter_mut().zip(words) {
-                *v = f32::from_le_bytes(*word);
-            }
+            row(stage, pos, &bytes);
         }
     }
     if from.read(&mut [0u8])? != 0 {
         return Err(bad("length", "the end of the rows", "more bytes"));
     }
-    rings.advance(end);
-    Ok(())
+    let mut marks = Marks::new(*shape);
+    marks.begin(start);
+    marks.advance(end);
+    Ok(marks)
 }

@@ -160,12 +160,7 @@ fn copies_are_verified_while_the_model_is_not_worth_asking() {
     assert_plain(&target, &done[0], &request, "copies");
     let stats = speculator.stats();
     assert!(stats.free > 50, "{stats:?}");
-    assert!(
-        stats.matched > 60,
-        "{} of {}",
-        stats.matched,
-        stats.offered
-    );
+    assert!(stats.matched > 60, "{} of {}", stats.matched, stats.offered);
     assert_eq!(stats.drafts as usize, stats.asked as usize);
     assert!(
         stats.drafts < stats.steps / 4,

@@ -7,4 +7,4 @@ mod target;
 
 pub use drafter::{AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, Verifying};
 pub use owner::{Fence, Owner, RouteSlot};
-pub use target::{Counters, Target, TargetInfo};
+pub use target::{Candidates, Counters, Target, TargetInfo};

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::class::NumericClass;
 use crate::fault::Fault;
 use crate::ids::{Pos, SeqId, TokenId};
+use crate::plan::SamplePlan;
 use crate::span::{Rows, Span, Ticket};
 
 /// What callers may know about a target.
@@ -46,6 +47,19 @@ pub struct Counters {
     /// Times a part of the machine was waited for too long, and work went on without it for a while.
     /// Depends on what else runs.
     pub stalls: u64,
+}
+
+/// A chain of candidates to be drawn: each from its row's logits and from the token before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'a> {
+    /// Hidden rows it has: its candidates.
+    pub rows: usize,
+    /// Position of the seed; candidate i stands at `pos + 1 + i`.
+    pub pos: Pos,
+    /// The token before the first candidate.
+    pub seed: TokenId,
+    /// How the request draws.
+    pub plan: &'a SamplePlan,
 }
 
 /// A model that turns tokens into rows and keeps the state of many sequences.
@@ -102,6 +116,20 @@ pub trait Target {
     /// # Errors
     /// `BadState` if the lengths disagree.
     fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault>;
+
+    /// Draws chains of candidates where the output matrix is, from `rows` `[sum of rows, n_embd]` f32, already normed,
+    /// in the order of the chains. `None` for a chain that is not drawn here: whoever has a drafter's heads draws it, and
+    /// gets the same tokens. A chain ends early where its row holds no number.
+    ///
+    /// # Errors
+    /// `BadState` if the lengths disagree, `BadToken` for a seed, `Lost`.
+    fn chains(
+        &mut self,
+        _rows: &[f32],
+        chains: &[Candidates<'_>],
+    ) -> Result<Vec<Option<Vec<TokenId>>>, Fault> {
+        Ok(vec![None; chains.len()])
+    }
 
     /// Embedding rows: `out` `[tokens.len(), n_embd]` f32.
     ///

@@ -1,10 +1,10 @@
 //! From choices to a drafter beside a target: loaded, checked against it, and described.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ds4_target::GgufSource;
-use dspark_draft::backbone::{LocalBackbone, Options};
+use dspark_draft::backbone::Options;
 use dspark_draft::config::TargetMatch;
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::error::DraftError;
@@ -15,37 +15,69 @@ use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 use scheduler::{Policy, Speculation};
 
+use super::layers::{self, ChainsInfo, LayersInfo};
 use super::worker::{self, StartError, Step};
 use super::{
     Draft, DraftInfo, DraftOptions, DraftSource, Pairing, WARM_UP, WorkerInfo, WorkerMode,
     WorkerOptions, WorkerTransport,
 };
 use crate::error::Error;
-use crate::placement::Placed;
+use crate::placement::{DeviceChoice, DeviceOptions, Placed};
 
 /// A drafter's model beside its target.
 type Model = DsparkDrafter<Box<dyn Backbone + Send>>;
 
-/// Makes what speculates for a target, on the host's threads; `None` if nothing was asked for.
-pub(crate) fn load(
-    draft: &Draft,
-    options: &DraftOptions,
-    placed: &Placed,
-    sequences: usize,
-) -> Result<Option<(Speculation, DraftInfo)>, Error> {
-    let info = placed.target.info();
+/// A drafter that was asked for, before anything is started for it.
+pub(crate) struct Opened {
+    source: DraftSource,
+    /// The file and its model, if there is one.
+    model: Option<(PathBuf, Arc<DraftModel>)>,
+}
+
+impl Opened {
+    /// The model.
+    pub(crate) fn model(&self) -> Option<&DraftModel> {
+        self.model.as_ref().map(|(_, model)| &**model)
+    }
+}
+
+/// Opens what was asked for; `None` if nothing was.
+pub(crate) fn open(draft: &Draft, options: &DraftOptions) -> Result<Option<Opened>, Error> {
     let path = draft.path()?;
     check_worker(&options.worker, path.is_some())?;
+    check_device(options, path.is_some())?;
     let Some(source) = source(path.is_some(), options)? else {
         return Ok(None);
     };
-    let model = match &path {
-        Some(path) => Some(open(path, &options.worker, placed, sequences)?),
-        None => None,
+    let load = |path: PathBuf| {
+        let file = Gguf::open(&path, &OpenOptions::default())?;
+        let model = DraftModel::load(&GgufSource::new(file))?;
+        Ok::<_, Error>((path, Arc::new(model)))
     };
-    let (model, worker) = match model {
-        Some((model, worker)) => (Some(model), worker),
+    let model = path.map(load).transpose()?;
+    Ok(Some(Opened { source, model }))
+}
+
+/// Makes what speculates for a target.
+pub(crate) fn load(
+    opened: Opened,
+    options: &DraftOptions,
+    device: &DeviceOptions,
+    placed: &Placed,
+    sequences: usize,
+) -> Result<(Speculation, DraftInfo), Error> {
+    let info = placed.target.info();
+    let source = opened.source;
+    let (path, started) = match opened.model {
+        Some((path, model)) => {
+            let started = start(&path, model, options, device, placed, sequences)?;
+            (Some(path), Some(started))
+        }
         None => (None, None),
+    };
+    let (model, layers, worker) = match started {
+        Some((model, layers, worker)) => (Some(model), Some(layers), worker),
+        None => (None, None, None),
     };
     let meta = model.as_ref().map(|m| m.model().meta.clone());
     let most = info.verify_max.saturating_sub(1);
@@ -73,6 +105,7 @@ pub(crate) fn load(
         policy: policy.clone(),
         depth,
         pairing,
+        layers,
         worker,
     };
     let speculation = Speculation {
@@ -83,7 +116,7 @@ pub(crate) fn load(
         overlap: options.worker.overlap,
         warm_up: options.warm_up.unwrap_or(WARM_UP),
     };
-    Ok(Some((speculation, info)))
+    Ok((speculation, info))
 }
 
 /// A worker needs a model, and a transport a worker.
@@ -107,6 +140,17 @@ fn check_worker(worker: &WorkerOptions, model: bool) -> Result<(), Error> {
         return Err(refusal("draft worker program", expected, got));
     }
     Ok(())
+}
+
+/// A place needs a model.
+fn check_device(options: &DraftOptions, model: bool) -> Result<(), Error> {
+    match options.device {
+        Some(asked) if !model => {
+            let expected = "none without a drafter's model";
+            Err(refusal("draft device", expected, asked))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refusal(option: &'static str, expected: impl Into<String>, got: impl ToString) -> Error {
@@ -169,15 +213,15 @@ fn policy(options: &DraftOptions, depth: usize, confident: bool) -> Result<Polic
     }
 }
 
-fn open(
+fn start(
     path: &Path,
-    worker: &WorkerOptions,
+    model: Arc<DraftModel>,
+    how: &DraftOptions,
+    device: &DeviceOptions,
     placed: &Placed,
     sequences: usize,
-) -> Result<(Model, Option<WorkerInfo>), Error> {
-    let file = Gguf::open(path, &OpenOptions::default())?;
-    let model = Arc::new(DraftModel::load(&GgufSource::new(file))?);
-    // A wrong pair is refused before a process is started for it.
+) -> Result<(Model, LayersInfo, Option<WorkerInfo>), Error> {
+    // A wrong pair is refused before anything is started for it.
     model.meta.check_target(&model.file, placed.target.info())?;
     let options = Options {
         n_seq_max: sequences,
@@ -185,41 +229,63 @@ fn open(
         ..Options::default()
     };
     let pool = Arc::clone(&placed.pool);
-    let (backbone, info) = backbone(path, worker, &model, placed, options)?;
+    let (backbone, layers, worker) = if how.worker.mode == WorkerMode::Off {
+        let (backbone, info) = layers::place(how.device, device, &model, placed, options)?;
+        (backbone, info, None)
+    } else {
+        let (backbone, layers, info) = in_worker(path, how, device, &model, placed, options)?;
+        (backbone, layers, Some(info))
+    };
     let drafter = DsparkDrafter::new(model, backbone, placed.target.info(), pool)?;
-    Ok((drafter, info))
+    Ok((drafter, layers, worker))
 }
 
-/// The drafter's layers: in a worker, or here.
-fn backbone(
+/// A backbone beside a worker, where its layers run, and what became of the worker.
+type Worked = (Box<dyn Backbone + Send>, LayersInfo, WorkerInfo);
+
+/// The drafter's layers in a worker, or else in this process.
+fn in_worker(
     path: &Path,
-    worker: &WorkerOptions,
+    how: &DraftOptions,
+    device: &DeviceOptions,
     model: &Arc<DraftModel>,
     placed: &Placed,
     options: Options,
-) -> Result<(Box<dyn Backbone + Send>, Option<WorkerInfo>), Error> {
-    let mode = worker.mode;
-    let overlap = worker.overlap;
-    let info = |watch| {
-        Some(WorkerInfo {
-            mode,
-            overlap,
-            watch,
-        })
+) -> Result<Worked, Error> {
+    let worker = &how.worker;
+    let info = |watch| WorkerInfo {
+        mode: worker.mode,
+        overlap: worker.overlap,
+        watch,
     };
-    let here = |options| -> Result<Box<dyn Backbone + Send>, Error> {
-        let (model, pool) = (Arc::clone(model), Arc::clone(&placed.pool));
-        Ok(Box::new(LocalBackbone::new(model, pool, options)?))
+    let start = |choice| {
+        let place = worker::place(choice, device);
+        worker::start(worker, path, model, placed, &options, place)
     };
-    if mode == WorkerMode::Off {
-        return Ok((here(options)?, None));
-    }
-    match worker::start(worker, path, model, placed, &options) {
-        Ok((backbone, watch)) => Ok((backbone, info(watch))),
+    let mut layers = LayersInfo {
+        chains: ChainsInfo::of(placed),
+        ..LayersInfo::processor(how.device)
+    };
+    let choice = layers::choice(how.device, device);
+    let started = match start(choice) {
+        // Meant, not named: the processor will do.
+        Err(error) if how.device.is_none() && choice != DeviceChoice::Cpu => {
+            tracing::warn!(%error, "the draft worker runs on the processor instead");
+            layers.instead = Some(error.to_string());
+            start(DeviceChoice::Cpu)
+        }
+        started => started,
+    };
+    match started {
+        Ok((backbone, watch)) => {
+            layers.worker = Some(watch.report().device);
+            Ok((backbone, layers, info(watch)))
+        }
         Err(error) if is_fatal(worker, &error) => Err(Error::Worker(error)),
         Err(error) => {
             tracing::warn!(%error, "drafting in this process instead");
-            Ok((here(options)?, info(worker::instead(&error))))
+            let (backbone, layers) = layers::place(how.device, device, model, placed, options)?;
+            Ok((backbone, layers, info(worker::instead(&error))))
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Here are the choices and what may be known of them; `load` makes a drafter of them. What cannot work
 //! together is refused when the engine is loaded, never ignored.
 
+mod layers;
 mod load;
 pub mod worker;
 
@@ -15,7 +16,8 @@ use scheduler::Policy;
 use crate::error::Error;
 use crate::shipped;
 
-pub(crate) use load::load;
+pub use layers::{ChainsInfo, DraftDevice, LayersInfo};
+pub(crate) use load::{Opened, load, open};
 pub use worker::{WorkerCommand, WorkerInfo, WorkerMode, WorkerOptions, WorkerTransport};
 
 /// Which drafter to use.
@@ -90,6 +92,8 @@ pub struct DraftOptions {
     pub depth: Option<usize>,
     /// Where they come from; both sources if `None` and there is a model.
     pub source: Option<DraftSource>,
+    /// Where the drafter's layers run; where the model does, if they can, if `None`.
+    pub device: Option<DraftDevice>,
     /// Whether the drafter's layers run in a process of their own.
     pub worker: WorkerOptions,
     /// Seconds that measuring passes and drafts may take before the first request; 1 if `None`, and 0 measures
@@ -113,6 +117,8 @@ pub struct DraftInfo {
     pub depth: usize,
     /// Whether the file says that it was made for this model.
     pub pairing: Option<Pairing>,
+    /// Where its layers run, if there is a model.
+    pub layers: Option<LayersInfo>,
     /// The process that runs the drafter's layers, or what became of it; `None`: none was asked for.
     pub worker: Option<WorkerInfo>,
 }
@@ -153,9 +159,10 @@ impl fmt::Display for DraftInfo {
         if let Some(pairing) = self.pairing {
             write!(f, "; {pairing}")?;
         }
-        match &self.worker {
-            Some(worker) => write!(f, "; {worker}"),
-            None => Ok(()),
+        match (&self.worker, &self.layers) {
+            (Some(worker), _) => write!(f, "; {worker}"),
+            (None, Some(layers)) => write!(f, "; {layers}"),
+            (None, None) => Ok(()),
         }
     }
 }

@@ -180,11 +180,12 @@ mod start {
     use std::path::Path;
     use std::sync::Arc;
 
-    use crate::placement::Placed;
+    use crate::placement::{DeviceChoice, DeviceOptions, Placed};
     use dspark_draft::backbone::{LocalBackbone, Options};
     use dspark_draft::weights::DraftModel;
     use engine_core::Fault;
     use engine_core::seams::Backbone;
+    use ipc_transport::handshake::Place;
     use ipc_transport::launch::Process;
     use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Shape};
     use ipc_transport::worker::dims;
@@ -193,6 +194,16 @@ mod start {
 
     type Started = (Box<dyn Backbone + Send>, Watch);
 
+    /// Where a worker's layers are to run.
+    pub(crate) fn place(choice: DeviceChoice, how: &DeviceOptions) -> Place {
+        Place {
+            device: choice.to_string(),
+            images: how.images.clone().unwrap_or_default(),
+            graphs: how.graphs,
+            early_launch: how.early_launch,
+        }
+    }
+
     /// Starts a worker over the draft model in `file`, with as many threads as the target has.
     pub(crate) fn start(
         worker: &WorkerOptions,
@@ -200,11 +211,12 @@ mod start {
         model: &Arc<DraftModel>,
         placed: &Placed,
         options: &Options,
+        place: Place,
     ) -> Result<Started, StartError> {
         let Some(command) = worker.command.clone() else {
             return Err(StartError::at(Step::Spawn)("no program was named"));
         };
-        let plan = plan(worker.transport, file, model, placed, options)?;
+        let plan = plan(worker.transport, file, model, placed, options, place)?;
         let process = Process {
             program: command.program,
             args: command.args,
@@ -233,6 +245,7 @@ mod start {
         model: &DraftModel,
         placed: &Placed,
         options: &Options,
+        place: Place,
     ) -> Result<Plan, StartError> {
         // The worker looks for it from a place of its own.
         let file = std::path::absolute(file).map_err(StartError::at(Step::Configure))?;
@@ -243,6 +256,7 @@ mod start {
             kv_round: options.kv_round,
             threads: word(placed.pool.threads()),
             file,
+            place,
         };
         Ok(Plan {
             transport: match transport {
@@ -256,7 +270,11 @@ mod start {
 }
 
 #[cfg(target_os = "linux")]
-pub(super) use start::start;
+pub(super) use start::{place, start};
+
+/// As on Linux, where workers are.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn place(_: crate::DeviceChoice, _: &crate::DeviceOptions) {}
 
 /// As on Linux, where workers are.
 #[cfg(not(target_os = "linux"))]
@@ -266,6 +284,7 @@ pub(super) fn start(
     _: &std::sync::Arc<dspark_draft::weights::DraftModel>,
     _: &crate::placement::Placed,
     _: &dspark_draft::backbone::Options,
+    (): (),
 ) -> Result<(Box<dyn engine_core::seams::Backbone + Send>, Watch), StartError> {
     Err(StartError::at(Step::Spawn)("draft workers need Linux"))
 }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use ipc_transport::handshake::Place;
 use ipc_transport::handshake::{Configure, Dims};
 use ipc_transport::launch::{Launch, Process};
 use ipc_transport::probe::Probe;
@@ -33,6 +34,7 @@ pub(crate) fn remote(
         kv_round: false,
         threads: 1,
         file,
+        place: Place::default(),
     };
     let plan = Plan {
         transport: choice,

@@ -253,6 +253,7 @@ fn configure(shape: &Shape, nonce: Nonce, transport: Transport, capacity: usize)
         kv_round: shape.kv_round,
         threads: shape.threads,
         file: shape.file.clone(),
+        place: shape.place.clone(),
     }
 }
 

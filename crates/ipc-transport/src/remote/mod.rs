@@ -24,7 +24,7 @@ use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
 use crate::error::StartError;
-use crate::handshake::{Dims, Transport};
+use crate::handshake::{Dims, Place, Transport};
 use crate::launch::{Grace, Launch};
 use crate::probe::Probe;
 use crate::report::Watch;
@@ -113,6 +113,8 @@ pub struct Shape {
     pub threads: u32,
     /// The draft model's file.
     pub file: PathBuf,
+    /// Where its layers are to run.
+    pub place: Place,
 }
 
 /// Positions of a saved context, by its bytes.

@@ -3,11 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use device::cache::Cache;
+use device::driver::Driver;
+use device::{Runtime, cpu, cuda, hip};
 use ds4_target::GgufSource;
+use ds4_target::on_device::Settings;
 use ds4_target::pool::Pool;
 use dspark_draft::backbone::{self, LocalBackbone, Options};
+use dspark_draft::on_device::DeviceBackbone;
 use dspark_draft::weights::DraftModel;
 use engine_core::Pos;
+use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 
 use super::Loaded;
@@ -46,11 +52,83 @@ pub fn load(configure: &Configure) -> Result<Loaded, String> {
         kv_round: configure.kv_round,
     };
     let threads = (configure.threads as usize).clamp(1, 1024);
-    let (dims, pool) = (dims(&model, &options), Arc::new(Pool::new(threads)));
-    let backbone = LocalBackbone::new(Arc::new(model), pool, options).map_err(|e| e.to_string())?;
+    let (dims, model) = (dims(&model, &options), Arc::new(model));
+    let (backbone, device) = match place(configure, &model, &options)? {
+        Some(there) => there,
+        None => {
+            let pool = Arc::new(Pool::new(threads));
+            let here = LocalBackbone::new(model, pool, options).map_err(|e| e.to_string())?;
+            let here: Box<dyn Backbone> = Box::new(here);
+            (here, format!("cpu, {threads} threads"))
+        }
+    };
     Ok(Loaded {
-        backbone: Box::new(backbone),
+        backbone,
         dims,
-        device: format!("cpu, {threads} threads"),
+        device,
     })
+}
+
+/// A backbone, and what it runs on.
+type Placed = (Box<dyn Backbone>, String);
+
+/// Rows of passes up to which they are replayed as graphs, and bytes that a folder of kernels may hold.
+const GRAPH_ROWS: usize = 32;
+const IMAGES: u64 = 1 << 30;
+/// Memory of the host as a device.
+const HOST: u64 = 64 << 30;
+
+/// The layers on the device that was asked for; `None` for the processor.
+fn place(
+    configure: &Configure,
+    model: &Arc<DraftModel>,
+    options: &Options,
+) -> Result<Option<Placed>, String> {
+    let name = configure.place.device.as_str();
+    let (kind, ordinal) = name.split_once(':').unwrap_or((name, "0"));
+    let n = || ordinal.parse().map_err(|e| format!("device {name:?}: {e}"));
+    let on = |placed: Result<Placed, String>| placed.map(Some);
+    match kind {
+        "cuda" => {
+            let runtime = cuda::runtime(&cuda::Settings::default()).map_err(|e| e.to_string())?;
+            on(on_device(&runtime, n()?, configure, model, options))
+        }
+        "hip" => {
+            let runtime = hip::runtime(&hip::Settings::default()).map_err(|e| e.to_string())?;
+            on(on_device(&runtime, n()?, configure, model, options))
+        }
+        "host" => on(on_device(&cpu::runtime(HOST), 0, configure, model, options)),
+        "" | "cpu" => Ok(None),
+        _ => Err(format!(
+            "expected the device cpu, cuda:N, hip:N or host, got {name:?}"
+        )),
+    }
+}
+
+fn on_device<R: Driver>(
+    runtime: &Runtime<R>,
+    ordinal: u32,
+    configure: &Configure,
+    model: &Arc<DraftModel>,
+    options: &Options,
+) -> Result<Placed, String> {
+    let place = &configure.place;
+    let device = runtime.open(ordinal).map_err(|e| e.to_string())?;
+    if !place.early_launch {
+        device.turn_early_launch_off();
+    }
+    let folder = Some(&place.images).filter(|folder| !folder.as_os_str().is_empty());
+    let cache = folder.map(|folder| Cache::open(folder, IMAGES)).transpose();
+    let settings = Settings {
+        cache: cache.map_err(|e| e.to_string())?,
+        progress: &mut |_, _| {},
+        graph_tokens: if place.graphs { GRAPH_ROWS } else { 0 },
+    };
+    let layers = DeviceBackbone::new(Arc::clone(model), options.clone(), &device, settings);
+    let layers = layers.map_err(|e| e.to_string())?;
+    let (id, facts) = (device.id(), device.facts());
+    Ok((
+        Box::new(layers),
+        format!("{id}, {}, {}", facts.name, facts.arch),
+    ))
 }

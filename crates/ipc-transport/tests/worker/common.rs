@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Epoch, Fault, Pos, SeqId};
 use ipc_transport::error::LinkError;
-use ipc_transport::handshake::{Configure, Dims};
+use ipc_transport::handshake::{Configure, Dims, Place};
 use ipc_transport::launch::{Grace, Threads};
 use ipc_transport::probe::Probe;
 use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Restarts, SavedRange, Shape, Timeouts};
@@ -32,6 +32,7 @@ pub(crate) fn plan(dims: Dims, choice: Choice, saved_range: SavedRange) -> Plan 
         kv_round: false,
         threads: 1,
         file: PathBuf::from("toy"),
+        place: Place::default(),
     };
     let grace = Grace {
         quit: Duration::from_secs(20),

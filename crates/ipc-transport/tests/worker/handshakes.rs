@@ -9,7 +9,7 @@ use engine_core::seams::{Ask, Backbone};
 use engine_core::{Epoch, SeqId};
 use ipc_transport::error::{LinkError, StartError, Step};
 use ipc_transport::frame::{Header, Op, Status};
-use ipc_transport::handshake::{Configure, Dims, Hello, Ready, Transport, refusal};
+use ipc_transport::handshake::{Configure, Dims, Hello, Place, Ready, Transport, refusal};
 use ipc_transport::launch::{Process, Threads};
 use ipc_transport::link::{Link, Side};
 use ipc_transport::probe::Probe;
@@ -136,10 +136,10 @@ fn a_21_every_field_of_the_handshake_is_compared() {
         assert_eq!(step, Step::Ready);
         assert!(why.starts_with(want), "{why}");
     }
-    let (step, why) = saying(|h| h.major = 3);
+    let (step, why) = saying(|h| h.major = 2);
     assert_eq!(
         (step, why.as_str()),
-        (Step::Hello, "protocol: expected 2, got 3")
+        (Step::Hello, "protocol: expected 3, got 2")
     );
     let (step, why) = saying(|h| h.order = h.order.swap_bytes());
     assert_eq!(
@@ -369,6 +369,12 @@ proptest! {
             kv_round: bytes.len().is_multiple_of(2),
             threads: bytes.len() as u32,
             file: String::from_utf8_lossy(&bytes).into_owned().into(),
+            place: Place {
+                device: format!("cuda:{}", bytes.len()),
+                images: String::from_utf8_lossy(&bytes).into_owned().into(),
+                graphs: bytes.len().is_multiple_of(3),
+                early_launch: bytes.len().is_multiple_of(5),
+            },
         };
         let body = configure.encode().unwrap();
         prop_assert_eq!(&Configure::decode(&body).unwrap(), &configure);

@@ -11,7 +11,7 @@ use engine_core::{Epoch, SeqId};
 use ipc_transport::channel::{self, Shape};
 use ipc_transport::error::LinkError;
 use ipc_transport::frame::{self, ENTRY, Entry, HEADER, Header, Kind, Op, Status};
-use ipc_transport::handshake::{Configure, Hello, Ready, Transport, refusal_text};
+use ipc_transport::handshake::{Configure, Hello, Place, Ready, Transport, refusal_text};
 use ipc_transport::launch::Threads;
 use ipc_transport::link::{Link, Payload, Side, Words};
 use ipc_transport::probe::Probe;
@@ -53,6 +53,7 @@ impl Parent {
             kv_round: false,
             threads: 1,
             file: "toy".into(),
+            place: Place::default(),
         };
         let body = asked.encode().unwrap();
         let header = Header::request(Op::Configure, 1, 0);

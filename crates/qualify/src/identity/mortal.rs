@@ -11,6 +11,7 @@ use dspark_draft::backbone::Options;
 use dspark_draft::weights::DraftModel;
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
+use ipc_transport::handshake::Place;
 use ipc_transport::launch::Process;
 use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Restarts, Shape};
 use ipc_transport::report::Watch;
@@ -50,6 +51,7 @@ pub(crate) fn start(
         kv_round: options.kv_round,
         threads: 1,
         file: std::path::absolute(file).map_err(|e| failed(e.to_string()))?,
+        place: Place::default(),
     };
     let plan = Plan {
         transport: match how.transport {

@@ -210,6 +210,10 @@ pub(crate) struct ModelArgs {
     /// no drafter), auto (both) [default: auto with a drafter].
     #[arg(long, value_name = "SOURCE")]
     pub(crate) draft_source: Option<fourspark::DraftSource>,
+    /// Where the drafter's layers run: same (as the model), cpu, cuda:N or hip:N [default: same, or the processor
+    /// where they find no room].
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) draft_device: Option<fourspark::DraftDevice>,
     /// Whether the drafter's layers run in a process of their own: off, auto (or else in this one),
     /// required [default: off].
     #[arg(long, value_name = "MODE")]
@@ -235,6 +239,7 @@ impl ModelArgs {
             || self.draft_policy.is_some()
             || self.draft_depth.is_some()
             || self.draft_source.is_some()
+            || self.draft_device.is_some()
             || self.draft_worker.is_some()
             || self.draft_transport.is_some()
             || self.draft_overlap.is_some()

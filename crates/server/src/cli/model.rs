@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
-    DeviceOptions, Draft, DraftOptions, Effort, Engine, EngineOptions, Error, Generate, SamplePlan,
-    Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
+    DeviceOptions, Draft, DraftDevice, DraftOptions, Effort, Engine, EngineOptions, Error,
+    Generate, SamplePlan, Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -22,6 +22,7 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         images: args.kernel_cache.clone(),
         graphs: switches.is_on("device.graphs"),
         early_launch: switches.is_on("device.early_launch"),
+        ..DeviceOptions::default()
     };
     EngineOptions {
         ctx: args.ctx.map(|n| n as usize),
@@ -51,11 +52,30 @@ fn drafting(args: &ModelArgs, switch: bool) -> (Draft, DraftOptions) {
         policy: args.draft_policy.clone(),
         depth: args.draft_depth.map(usize::from),
         source: args.draft_source,
+        device: device(args, asked != Draft::Off),
         worker: worker(args, asked != Draft::Off),
         warm_up: (!switching::effective().is_on("draft.warm_up")).then_some(0.0),
     };
     (asked, options)
 }
+
+/// The place asked for: by the option, or by the switch where there is a drafter.
+fn device(args: &ModelArgs, drafter: bool) -> Option<DraftDevice> {
+    let switches = switching::effective();
+    // The word auto names no place.
+    let switch = switches.value("draft.device").parse().ok();
+    args.draft_device.or(switch.filter(|_| drafter))
+}
+
+/// Variables by which vendors' libraries find themselves and number their devices: a worker must see the same devices.
+const VENDORS: [&str; 6] = [
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+];
 
 /// The worker asked for: by the options, or by the switches where there is a drafter.
 fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
@@ -65,13 +85,14 @@ fn worker(args: &ModelArgs, drafter: bool) -> WorkerOptions {
     let named = args.draft_worker_program.clone();
     let isa = switches.settings().iter();
     let isa = isa.filter(|s| s.switch.name == "cpu.isa");
+    let isa = isa.map(|s| (s.switch.variable.into(), s.value.as_str().into()));
+    let vendors = ::switches::environment().filter(|(name, _)| VENDORS.contains(&name.as_str()));
+    let vendors = vendors.map(|(name, value)| (name.into(), value.into()));
     let command = WorkerCommand {
         // The same program, even where its file has been replaced.
         program: named.clone().unwrap_or_else(|| "/proc/self/exe".into()),
         args: vec!["draft-worker".into()],
-        env: isa
-            .map(|s| (s.switch.variable.into(), s.value.as_str().into()))
-            .collect(),
+        env: isa.chain(vendors).collect(),
     };
     let mode = args.draft_worker.or(mode.filter(|_| drafter));
     let mode = mode.unwrap_or_default();

@@ -150,6 +150,7 @@ fn stats(engine: &Engine) -> String {
             .map(|why| format!("drafter alarm: {why}")),
     );
     lines.extend(drafting::warm_up_line(&counted));
+    lines.extend(drafting::layer_lines(engine.info().draft.as_ref()));
     lines.extend(drafting::worker_lines(engine.info().draft.as_ref()));
     lines.extend(counters::lines(&counted));
     let numbers = counted.speculation.numbers();

@@ -11,6 +11,7 @@ use dspark_draft::weights::DraftModel;
 use engine_core::seams::{Ask, Backbone};
 use engine_core::{Epoch, Fault, SeqId};
 use gguf::{Gguf, OpenOptions};
+use ipc_transport::handshake::Place;
 use ipc_transport::launch::{Grace, Process};
 use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Restarts, Shape};
 use ipc_transport::report::{State, Transport};
@@ -39,6 +40,7 @@ impl Draft {
             kv_round: false,
             threads: 1,
             file: models().join("tiny-draft.gguf"),
+            place: Place::default(),
         };
         Plan {
             transport: choice,

@@ -67,7 +67,7 @@ fn starts() -> Vec<(Option<Misdeed>, &'static str, &'static str)> {
             "/bin/true",
             "step hello: the other side closed the channel",
         ),
-        planned(Misdeed::Hello, "step hello: protocol: expected 2, got 3"),
+        planned(Misdeed::Hello, "step hello: protocol: expected 3, got 4"),
         planned(Misdeed::Garbage(0), "step hello: magic: expected "),
         planned(
             Misdeed::Dies(0),
@@ -80,7 +80,7 @@ fn starts() -> Vec<(Option<Misdeed>, &'static str, &'static str)> {
         planned(Misdeed::Refuses, "step load: not today"),
         planned(
             Misdeed::Version(2),
-            "step load: protocol: expected 2, got 3",
+            "step load: protocol: expected 3, got 4",
         ),
         planned(Misdeed::Width, "step ready: embedding_length: expected "),
         planned(Misdeed::Nonce, "step ready: nonce: expected "),
@@ -135,7 +135,7 @@ fn a_12_a_start_that_fails_is_told_by_its_step() {
 fn words(misdeed: Misdeed, transport: &str) -> &'static str {
     match misdeed {
         Misdeed::Garbage(_) => "magic: expected",
-        Misdeed::Version(_) => "protocol: expected 2, got 3",
+        Misdeed::Version(_) => "protocol: expected 3, got 4",
         // The words of a reply are in shared memory as well, and compared first.
         Misdeed::Number(_) if transport == "shared" => "number in the region: expected",
         Misdeed::Number(_) => "reply: expected",

@@ -9,7 +9,7 @@ use ds4_kernels::launch::rows::{self, Row, Tokens};
 use ds4_kernels::launch::{dense, norm};
 use ds4_kernels::launch::{grouped, tiled::Work};
 
-use super::Pass;
+use super::{KeysFrom, Pass};
 use crate::meta::Ratio;
 use crate::on_device::arena::Slot;
 use crate::on_device::inputs::no_kind;
@@ -166,9 +166,15 @@ impl<R: Driver> Pass<'_, R> {
         let stride = list_stride(self.meta, layer.ratio, self.bound);
         // Lists without scores depend on positions alone: the first layer of a kind makes them for the others.
         let shared = scored.is_none() && slice.n == self.n();
-        if !(shared && self.listed.contains(&layer.ratio)) {
+        let stands = match &self.lists {
+            KeysFrom::Positions(made) => shared && made.contains(&layer.ratio),
+            KeysFrom::Caller => true,
+        };
+        if !stands {
             self.list(at, layer.ratio, slice, [stride, score_stride])?;
-            self.listed.extend(shared.then_some(layer.ratio));
+        }
+        if let (KeysFrom::Positions(made), true, false) = (&mut self.lists, shared, stands) {
+            made.push(layer.ratio);
         }
         self.attend_lists(at, layer, slice, stride)
     }
@@ -197,15 +203,26 @@ impl<R: Driver> Pass<'_, R> {
         let places = self.inputs.kind(ratio)?.places;
         let mut slots = vec![places.rows(slice.first, slice.n, 16)];
         slots.extend(comp.map(|_| s.scores.rows(0, slice.n, 4 * score_stride)));
-        slots.extend(self.list_slots(ratio, slice.n, stride)?);
+        slots.extend(self.list_slots(ratio, slice, stride)?);
         self.gpu.put(&index::lists(&lists)?, &slots)
     }
 
-    /// Where `n` lists of a kind of layer stand: keys, lengths.
-    fn list_slots(&self, ratio: Ratio, n: usize, stride: usize) -> Result<[Slot; 2], KernelError> {
+    /// Where the lists of some positions stand for a kind of layer: keys, lengths.
+    fn list_slots(
+        &self,
+        ratio: Ratio,
+        slice: &Slice,
+        stride: usize,
+    ) -> Result<[Slot; 2], KernelError> {
         let l = self.scratch.lists.iter().find(|l| l.ratio == ratio);
         let l = l.ok_or_else(|| no_kind(ratio))?;
-        Ok([l.keys.rows(0, n, 4 * stride), l.counts.rows(0, n, 4)])
+        // A slice's own lists are made over those of the slice before.
+        let first = match self.lists {
+            KeysFrom::Positions(_) => 0,
+            KeysFrom::Caller => slice.first,
+        };
+        let keys = l.keys.rows(first, slice.n, 4 * stride);
+        Ok([keys, l.counts.rows(first, slice.n, 4)])
     }
 
     fn scores(&mut self, comp: &Comp, slice: &Slice, stride: usize) -> Result<(), KernelError> {
@@ -260,7 +277,7 @@ impl<R: Driver> Pass<'_, R> {
         let (peaks, sums) = (s.peaks.rows(0, partial, 4), s.sums.rows(0, partial, 4));
         let entries = attend::entries(many, m.head_dim);
         let values = s.values.rows(0, partial, 4 * entries);
-        let [keys, counts] = self.list_slots(layer.ratio, slice.n, stride)?;
+        let [keys, counts] = self.list_slots(layer.ratio, slice, stride)?;
         let wide = m.n_head * m.head_dim;
         let q = s.q.rows(slice.first, slice.n, 4 * wide);
         let scale = (1.0 / (m.head_dim as f64).sqrt()) as f32;

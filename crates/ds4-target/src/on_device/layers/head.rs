@@ -8,6 +8,7 @@ use fpx_quant::Format;
 use super::Pass;
 use crate::on_device::draws::Way;
 use crate::on_device::products::Input;
+use crate::on_device::weights::Weights;
 
 impl<R: Driver> Pass<'_, R> {
     /// Logits of wanted rows `first..first + n` (at most the scratch's) into `out` `[n, n_vocab]`, and the tokens
@@ -15,7 +16,13 @@ impl<R: Driver> Pass<'_, R> {
     ///
     /// # Errors
     /// `Shape`, `Device`.
-    pub(crate) fn head(&mut self, first: usize, n: usize, way: Way) -> Result<(), KernelError> {
+    pub(crate) fn head(
+        &mut self,
+        w: &Weights,
+        first: usize,
+        n: usize,
+        way: Way,
+    ) -> Result<(), KernelError> {
         if n == 0 {
             return Ok(());
         }
@@ -27,9 +34,9 @@ impl<R: Driver> Pass<'_, R> {
         let all = Input::new(self.stream_rows(), self.n()).rows.x;
         let wanted = self.inputs.out.rows(first, n, 4);
         self.gpu.put(&call, &[all, wanted, x.rows.x])?;
-        let site = &self.weights.hc_head;
+        let site = &w.hc_head;
         self.gpu.product(&site.mix, &mut x, s.head_m)?;
-        let blocks = self.weights.head.tiles.is_some();
+        let blocks = w.head.tiles.is_some();
         let mut hidden = Input::made(s.hidden, n, blocks);
         let row = 4 * hc::STREAMS;
         let (m, mix) = (s.head_m.rows(0, n, row), s.head_mix.rows(0, n, row));
@@ -38,11 +45,11 @@ impl<R: Driver> Pass<'_, R> {
             a8: blocks,
         };
         let call = hc::head(&self.site(n), beside)?;
-        let norm = self.weights.output_norm;
+        let norm = w.output_norm;
         let mut slots = vec![x.rows.x, m, site.base, site.scale, norm, mix, hidden.rows.x];
         slots.extend(hidden.block_slots());
         self.gpu.put(&call, &slots)?;
-        self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
+        self.gpu.product(&w.head, &mut hidden, s.out)?;
         self.draw(first, n, way)
     }
 

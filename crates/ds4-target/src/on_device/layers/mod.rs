@@ -10,6 +10,8 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::{hc, head as token};
 
+use fpx_quant::Format;
+
 use super::arena::Slot;
 use super::gpu::Gpu;
 use super::inputs::Inputs;
@@ -25,7 +27,6 @@ pub(crate) use streams::Streams;
 pub(crate) struct Pass<'a, R: Driver> {
     pub(crate) gpu: &'a mut Gpu<R>,
     pub(crate) meta: &'a Ds4Meta,
-    pub(crate) weights: &'a Weights,
     pub(crate) state: &'a State,
     pub(crate) scratch: &'a Scratch,
     pub(crate) inputs: &'a Inputs,
@@ -34,8 +35,17 @@ pub(crate) struct Pass<'a, R: Driver> {
     pub(crate) kv_sim: bool,
     /// Where the streams stand; a pass begins with the default.
     pub(crate) streams: Streams,
-    /// Kinds of layers whose key lists stand for the rest of the pass; a pass begins with none.
-    pub(crate) listed: Vec<Ratio>,
+    /// Who says which rows a token reads.
+    pub(crate) lists: KeysFrom,
+}
+
+/// Where the key lists of a pass come from.
+#[derive(Debug)]
+pub(crate) enum KeysFrom {
+    /// Positions and scores. Kinds of layers whose lists stand for the rest of the pass; a pass begins with none.
+    Positions(Vec<Ratio>),
+    /// The caller: they stand in the scratch, for all tokens.
+    Caller,
 }
 
 /// A span's tokens and the layers it wants to see.
@@ -57,13 +67,9 @@ impl<R: Driver> Pass<'_, R> {
     ///
     /// # Errors
     /// `Shape`, `Device`.
-    pub(crate) fn layers(&mut self, tapped: &[Tapped]) -> Result<(), KernelError> {
-        let (n, d) = (self.n(), self.meta.n_embd);
-        let (s, w) = (self.scratch, self.weights);
+    pub(crate) fn layers(&mut self, w: &Weights, tapped: &[Tapped]) -> Result<(), KernelError> {
         let e = &w.embed;
-        let call = token::embed(e.format, e.rows, d, n, hc::STREAMS)?;
-        let x = Input::new(s.x, n).rows.x;
-        self.gpu.put(&call, &[e.slot, self.inputs.tokens, x])?;
+        self.enter(e.format, e.rows, e.slot)?;
         for (at, layer) in w.layers.iter().enumerate() {
             self.layer(at, layer)?;
             for t in tapped {
@@ -73,7 +79,27 @@ impl<R: Driver> Pass<'_, R> {
         self.settle()
     }
 
-    fn layer(&mut self, at: usize, layer: &Layer) -> Result<(), KernelError> {
+    /// Every token's four streams are its row of a table.
+    ///
+    /// # Errors
+    /// `Format`, `Shape`, `Device`.
+    pub(crate) fn enter(
+        &mut self,
+        format: Format,
+        rows: usize,
+        table: Slot,
+    ) -> Result<(), KernelError> {
+        let (n, d) = (self.n(), self.meta.n_embd);
+        let call = token::embed(format, rows, d, n, hc::STREAMS)?;
+        let x = Input::new(self.scratch.x, n).rows.x;
+        self.gpu.put(&call, &[table, self.inputs.tokens, x])
+    }
+
+    /// One layer.
+    ///
+    /// # Errors
+    /// `Shape`, `Device`.
+    pub(crate) fn layer(&mut self, at: usize, layer: &Layer) -> Result<(), KernelError> {
         let blocks = layer.attn.reads_blocks();
         let mut h = self.pre(&layer.hc_attn, layer.attn.norm, blocks)?;
         self.attention(at, layer, &mut h)?;

@@ -126,7 +126,16 @@ impl<R: Driver> Pass<'_, R> {
         slots
     }
 
-    pub(super) fn site(&self, n: usize) -> hc::Site {
+    /// The streams with everything merged, to be read.
+    ///
+    /// # Errors
+    /// `Shape`, `Device`.
+    pub(crate) fn merged(&mut self) -> Result<Input, KernelError> {
+        self.settle()?;
+        Ok(Input::new(self.stream_rows(), self.n()))
+    }
+
+    pub(crate) fn site(&self, n: usize) -> hc::Site {
         let m = self.meta;
         hc::Site {
             n,

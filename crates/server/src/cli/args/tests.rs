@@ -18,6 +18,8 @@ fn values_that_cannot_be_meant_are_refused() {
     assert!(parse("--draft-source suffix --draft-policy ewma").is_ok());
     assert!(parse("--draft --draft-worker required --draft-transport shared").is_ok());
     assert!(parse("--draft --draft-worker required --draft-overlap on").is_ok());
+    assert!(parse("--draft --draft-device hip:1").is_ok());
+    assert!(parse("--draft --draft-device same").is_ok());
     assert!(parse("--draft --draft-worker auto --draft-worker-program x").is_ok());
     for bad in [
         "--temperature -1",
@@ -37,6 +39,8 @@ fn values_that_cannot_be_meant_are_refused() {
         "--draft-source both",
         "--draft-worker on",
         "--draft-overlap 1",
+        "--draft --draft-device auto",
+        "--draft --draft-device cuda",
         "--draft-transport pipe",
         "--draft --draft-worker-program x",
         "--unknown",
