@@ -1,5 +1,5 @@
 // Attention over packed rows of keys and values: the first of the two launches of contract rule 7 (the second is
-// attend_merge of attend.cu). Decode, verify and prefill differ in the number of positions only.
+// attend_merge of attend.cu). For few positions, as of decode and verify; the same bits as attend_many.cu.
 //
 // attend_chunk_packed: one chunk of 128 keys of one position, four heads
 //   formula  s_j = dot(q, k_j) * scale; m = max s_j; w_j = exp(s_j - m); l = sum w_j;

@@ -12,9 +12,11 @@
 //              C = 1: R = 8, C = 2, 4, 8: R = 4, many: R = 8, C = 8; all of 256 threads
 //              few: R = 1, 1,024 threads, so that 32 segments are read at once
 //              set: as C says, with the blocks of the matrices behind each other; m 0: no matrix
+//            C = 1 takes whole segments of aligned rows by 16 bytes: four lanes a row, eight rows at once
 //   cost     the bytes of W once for each y of the grid; 2 flops a weight and column. A lane loads R weights and C
 //            activations for R * C fmas: with R = 1 and C = 8 loads from the L1 bind it, hence R = 4 and 8
-//   order    a lane k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
+//            (cols of 64 and more with enough blocks: dense_wide.cu)
+//   order    a residue of k mod 32: fma in k order from +0; lanes by xor 16 .. 1; segments in order
 #include "fourspark.h"
 #include "fs_dense.h"
 #include "fs_math.h"

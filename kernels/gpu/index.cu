@@ -1,4 +1,4 @@
-// Indexer scores of compressed rows for query positions: contract rule 10.
+// Indexer scores of compressed rows for query positions: contract rule 10 (many positions: index_many.cu).
 //
 // index_scores: rows of packed fp4
 //   formula  a_h = fma over blocks of 32: f32(I) * ((sq * sk) * 0.25) from +0, I exact on doubled codes;
