@@ -94,11 +94,13 @@ fn c_15_the_draft_device_switch_changes_no_answer() {
         assert!(engine.stats().proposed_tokens > 0, "{what}");
         assert_eq!(engine.stats().drafter_lost, None, "{what}");
         assert_eq!(drafts_on(&engine), place, "{what}");
-        assert_eq!(
-            feature(&engine, "draft_device").0,
-            place.is_some(),
-            "{what}"
-        );
+        let (on, reason) = feature(&engine, "draft_device");
+        assert_eq!(on, place.is_some(), "{what}");
+        let drawn = match target {
+            DeviceChoice::Cpu => "candidates are drawn on the processor",
+            _ => "candidates are drawn on cpu:0",
+        };
+        assert!(reason.ends_with(drawn), "{what}: {reason}");
     }
 }
 
