@@ -94,6 +94,7 @@ FS_DEVICE float dense_eight(const u8* w, const float* x, i32 row0, i32 segment, 
       const DenseFour* at = (const DenseFour*)(x + first + (part + i) * 32);
       const DenseFour xs[2] = {at[0], at[1]};
       FS_UNROLL for (int e = 0; e < 8; e++) p[e] = fs_fma(dense_element<T>(ws[i], e), xs[e / 4].v[e % 4], p[e]);
+      fs_schedule_fence();
     }
   }
   FS_UNROLL for (u32 mask = 2; mask > 0; mask >>= 1)
