@@ -80,7 +80,7 @@ const TRIAL_START: f64 = 2.0;
 
 /// Probes may take this share of the time, dear ones that, though they come at least once in so many steps.
 const PROBE_SHARE: f64 = 0.011;
-const DEAR_PROBE_SHARE: f64 = 0.008;
+const DEAR_PROBE_SHARE: f64 = 0.004;
 const PROBE_LEAST: u32 = 512;
 
 /// Passes made to learn what they take that still meet cold memory: a prompt's, and one more.
@@ -391,6 +391,11 @@ impl Reward {
     /// [`best`]. Survival falls with depth, so each sequence gets a prefix of its own.
     pub(crate) fn choose(&mut self, choices: &mut [Choice<'_>]) {
         let base = choices.len();
+        let nothing = |c: &Choice<'_>| !c.drafted && c.proposal.is_none_or(|p| p.tokens.is_empty());
+        if choices.iter().all(nothing) {
+            choices.iter_mut().for_each(|c| c.candidates = 0);
+            return;
+        }
         let mut all: Vec<(f64, usize)> = Vec::new();
         for (at, choice) in choices.iter_mut().enumerate() {
             let judged = choice.proposal.is_some() && (choice.drafted || mutant(265));

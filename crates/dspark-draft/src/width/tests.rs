@@ -181,7 +181,7 @@ fn a_dear_draft_is_probed_less_often() {
     let run = bench.run(5000);
     let share = run.tokens / run.time * device.pass[0];
     assert!(share > 0.98, "{share:.4}, {run:?}");
-    assert!(run.drafts >= 30, "{run:?}");
+    assert!(run.drafts >= 15, "{run:?}");
 }
 
 /// A device on which a draft takes most of a plain pass and a second row nearly half: the shipped pair
@@ -308,7 +308,7 @@ fn candidates_that_cost_no_draft_do_not_speak_for_the_drafter() {
     }
     // The copies are used, and the model that adds nothing to them is only probed.
     assert!(verified > 2500, "{verified}");
-    assert!((4..=12).contains(&drafts), "{drafts}");
+    assert!((2..=12).contains(&drafts), "{drafts}");
 }
 
 #[test]
