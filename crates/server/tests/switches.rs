@@ -93,7 +93,8 @@ fn all_switches_are_listed_even_when_one_is_refused() {
 /// C-15: the kill value takes the drafter out, says so, and changes no token.
 #[test]
 fn c_15_the_draft_switch_takes_the_drafter_out() {
-    let with = [&ASK[..], &["--draft"]].concat();
+    // A fixed width: what the default proposes depends on what passes cost here.
+    let with = [&ASK[..], &["--draft", "--draft-policy", "fixed:3"]].concat();
     let on = run(&[], &with);
     let off = run(&[("FOURSPARK_SPEC_DRAFT", "0")], &with);
     assert!(
