@@ -118,9 +118,11 @@ fn no_drafter_policy_or_source_changes_a_token() {
             proposed += u64::from(usage.proposed_tokens);
             accepted += u64::from(usage.accepted_tokens);
         }
-        assert!(!model || accepted > 0, "{info}: nothing accepted");
-        // What reward proposes depends on measured times: on a busy machine it may be right each time.
+        // What reward proposes depends on measured times: on a busy machine it may be right each
+        // time, or propose nothing at all.
         let timed = policy == "reward";
+        let some_right = accepted > 0;
+        assert!(some_right || !model || timed, "{info}: nothing accepted");
         let some_wrong = accepted < proposed;
         assert!(some_wrong || !model || timed, "{accepted} of {proposed}");
         let loops = drafting.stats().speculation;
