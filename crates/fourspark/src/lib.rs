@@ -77,8 +77,8 @@ pub use feature::Feature;
 pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{
-    Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation, Stats,
-    SubmitError, Usage, WarmUp,
+    Cold, Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation,
+    Stats, SubmitError, Usage, WarmUp,
 };
 pub use shipped::shipped_model;
 

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use dspark_draft::speculate::{Config, Finished, Grants, InPass, Reason, Speculator, Turn, WarmUp};
+use dspark_draft::speculate::{
+    Cold, Config, Finished, Grants, InPass, Reason, Speculator, Turn, WarmUp,
+};
 use engine_core::mutant::mutant;
 use engine_core::seams::{Counters, TargetInfo};
 use engine_core::{Drafter, SeqId, Target};
@@ -27,7 +29,7 @@ pub(crate) struct Core {
     budget: Budget,
     /// Seconds for a warm-up, and what it found.
     warm_up: f64,
-    warmed: Option<WarmUp>,
+    warmed: Option<Result<WarmUp, Cold>>,
     speculator: Speculator,
     /// In the order of the loop's sequences.
     active: Vec<Sequence>,
@@ -85,20 +87,17 @@ impl Core {
         let found = self
             .speculator
             .warm_up(&mut *self.target, &mut **drafter, self.warm_up);
-        match found {
-            Ok(found) => self.warmed = found,
-            Err(error) => {
-                tracing::warn!(%error, "the warm-up failed: prices of drafts are learned from texts")
-            }
+        match &found {
+            Ok(found) => tracing::info!(?found, "warmed up"),
+            Err(why @ Cold::Refused(_)) => tracing::warn!(%why, "no warm-up"),
+            Err(why) => tracing::info!(%why, "no warm-up"),
         }
-        if let Some(found) = self.warmed {
-            tracing::info!(?found, "warmed up");
-        }
+        self.warmed = Some(found);
         self.look_after_drafter();
     }
 
-    pub(crate) const fn warmed(&self) -> Option<WarmUp> {
-        self.warmed
+    pub(crate) const fn warmed(&self) -> Option<&Result<WarmUp, Cold>> {
+        self.warmed.as_ref()
     }
 
     pub(crate) fn info(&self) -> &TargetInfo {

@@ -43,6 +43,6 @@ pub use service::{Handle, Limits, Scheduler};
 pub use speculation::Speculation;
 pub use stats::Stats;
 
-pub use dspark_draft::speculate::WarmUp;
+pub use dspark_draft::speculate::{Cold, WarmUp};
 pub use dspark_draft::stats::Stats as LoopStats;
 pub use dspark_draft::width::{Policy, RewardOptions};

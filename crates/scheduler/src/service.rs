@@ -283,7 +283,7 @@ fn take_cancelled(jobs: &mut VecDeque<Job>, into: &mut Vec<Job>) {
 fn warmed(mut core: Core, shared: &Shared) -> Core {
     core.warm_up();
     let mut stats = lock(&shared.stats);
-    stats.warm_up = core.warmed();
+    stats.warm_up = core.warmed().cloned();
     stats.drafter_lost = core.drafter_lost().cloned();
     drop(stats);
     core

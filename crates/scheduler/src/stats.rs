@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dspark_draft::speculate::WarmUp;
+use dspark_draft::speculate::{Cold, WarmUp};
 use engine_core::seams::Counters;
 
 use crate::request::FinishReason;
@@ -45,8 +45,8 @@ pub struct Stats {
     pub drafter_lost: Option<String>,
     /// Why the drafter seems not to fit the target, while its proposals are hardly ever right.
     pub drafter_alarm: Option<String>,
-    /// What was measured before the first request; `None` if nothing was.
-    pub warm_up: Option<WarmUp>,
+    /// What was measured before the first request, or why nothing was; `None` without a drafter.
+    pub warm_up: Option<Result<WarmUp, Cold>>,
     /// What the target counted until the last answer ended; `None` if it does not count.
     pub target: Option<Counters>,
     /// Everything the speculative loop counted.

@@ -26,12 +26,14 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
     })
 }
 
-/// What was measured before the first request: milliseconds of it all, of a plain pass and of a draft.
+/// What was measured before the first request: milliseconds of it all, of a plain pass and of a draft; or why
+/// nothing was.
 fn warm_up(stats: &Stats) -> Value {
     let ms = |seconds: f64| (1e6 * seconds).round() / 1e3;
-    match stats.warm_up {
-        None => json!({"on": false}),
-        Some(found) => json!({
+    match &stats.warm_up {
+        None => json!({"on": false, "reason": "not yet"}),
+        Some(Err(why)) => json!({"on": false, "reason": why.to_string()}),
+        Some(Ok(found)) => json!({
             "on": true,
             "passes": found.passes,
             "ms": ms(found.seconds),
@@ -125,9 +127,12 @@ pub(crate) fn worker_lines(draft: Option<&DraftInfo>) -> Vec<String> {
     std::iter::once(worker.to_string()).chain(numbers).collect()
 }
 
-/// What was measured before the first request.
+/// What was measured before the first request, or why nothing was.
 pub(crate) fn warm_up_line(stats: &Stats) -> Option<String> {
-    let found = stats.warm_up?;
+    let found = match stats.warm_up.as_ref()? {
+        Ok(found) => found,
+        Err(why) => return Some(format!("no warm-up: {why}")),
+    };
     let ms = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |s| format!("{:.3}", 1e3 * s));
     Some(format!(
         "warm-up: {} passes, {} ms; a plain pass {} ms, a draft {} ms",
@@ -189,13 +194,19 @@ mod tests {
             (&json!(true), &json!("fixed:3"))
         );
         assert_eq!(on["alarm"], json!(null));
-        assert_eq!(on["warm_up"], json!({"on": false}));
-        stats.warm_up = Some(fourspark::WarmUp {
+        assert_eq!(on["warm_up"], json!({"on": false, "reason": "not yet"}));
+        stats.warm_up = Some(Err(fourspark::Cold::Off));
+        let why = "switched off: it is given no time";
+        let cold = props(Some(&draft), &stats);
+        assert_eq!(cold["warm_up"], json!({"on": false, "reason": why}));
+        let line = format!("no warm-up: {why}");
+        assert_eq!(warm_up_line(&stats), Some(line));
+        stats.warm_up = Some(Ok(fourspark::WarmUp {
             passes: 14,
             seconds: 0.25,
             plain: Some(0.012_345_6),
             draft: None,
-        });
+        }));
         let warmed = props(Some(&draft), &stats);
         let told =
             json!({"on": true, "passes": 14, "ms": 250.0, "pass_ms": 12.346, "draft_ms": null});

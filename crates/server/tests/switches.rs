@@ -218,11 +218,13 @@ fn c_15_the_warm_up_switch_changes_no_answer() {
     let set = [("FOURSPARK_DRAFT_WARM_UP", "0")];
     let cold = json(&run(&set, &with));
     assert_eq!(cold["ids"], warm["ids"]);
-    let off = serde_json::json!({"on": false});
-    assert_eq!(cold["drafter"]["warm_up"], off);
+    let off = |why: &str| serde_json::json!({"on": false, "reason": why});
+    let given = "switched off: it is given no time";
+    assert_eq!(cold["drafter"]["warm_up"], off(given));
     assert!(run(&set, &ASK).status.success());
     let fixed = [&with[..], &["--draft-policy", "fixed:3"]].concat();
-    assert_eq!(json(&run(&[], &fixed))["drafter"]["warm_up"], off);
+    let needs = "the policy fixed:3 needs no measured costs";
+    assert_eq!(json(&run(&[], &fixed))["drafter"]["warm_up"], off(needs));
 }
 
 /// C-32: what differs by a setting alone is compared by `eval rows` and `eval kl --reference-rows`, each in a

@@ -353,6 +353,10 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
         self.texts.remove(&seq);
     }
 
+    fn forget(&mut self) {
+        self.ahead.counts = AheadCounts::default();
+    }
+
     fn ahead(&mut self, target: &mut dyn Target, spans: &[Verifying<'_>]) -> Result<(), Fault> {
         self.begin_ahead(target, spans)
     }

@@ -76,7 +76,7 @@ use request::check;
 pub use request::{AdmitError, Emitted, Failure, Finished, Flow, Reason, Request, Sink, Usage};
 pub use sequence::Need;
 use sequence::Sequence;
-pub use warm::WarmUp;
+pub use warm::{Cold, WarmUp};
 
 /// Which rows the target itself draws tokens from, so that logits need not leave the device. It then
 /// answers for NaN: from a row that holds one it must draw a token outside the vocabulary.

@@ -6,7 +6,7 @@
 
 use engine_core::{Drafter, Target, TokenId};
 
-use super::{AdmitError, Emitted, Flow, Grants, Request, Sink, Speculator, Turn};
+use super::{Emitted, Flow, Grants, Request, Sink, Speculator, Turn};
 use crate::stats::Stats;
 
 /// Tokens of the text's prompt.
@@ -27,6 +27,35 @@ pub struct WarmUp {
     pub draft: Option<f64>,
 }
 
+/// Why nothing was measured before the first request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cold {
+    /// It was given no time.
+    #[error("switched off: it is given no time")]
+    Off,
+    /// Widths do not follow from measured costs, or these were told.
+    #[error("the policy {policy} needs no measured costs")]
+    NoPrices {
+        /// The policy.
+        policy: String,
+    },
+    /// Its text does not fit.
+    #[error("a context of {got} positions, its text takes {expected}")]
+    Short {
+        /// Positions that it needs.
+        expected: u64,
+        /// Positions of a sequence.
+        got: u64,
+    },
+    /// A text is being made, or the drafter is lost.
+    #[error("the loop is in use, or its drafter lost")]
+    Busy,
+    /// The target or the loop refused the sequence.
+    #[error("its sequence was refused: {0}")]
+    Refused(String),
+}
+
 /// Nobody listens.
 struct Nobody;
 
@@ -38,31 +67,27 @@ impl Sink for Nobody {
 
 impl Speculator {
     /// Measures passes and drafts on a sequence of its own, for about `seconds` at most: no pass is begun
-    /// later. Counters, calibration and texts are as before. `None`: the policy knows all it uses, or a
-    /// sequence is in the loop, or the context is too short.
+    /// later. Counters, calibration and texts are as before. A drafter that fails is lost, as in any step.
     ///
     /// # Errors
-    /// Those of [`Speculator::admit`], and the target's when it has no room. A drafter that fails is lost, as
-    /// in any step.
+    /// Why nothing was measured.
     pub fn warm_up(
         &mut self,
         target: &mut dyn Target,
         drafter: &mut dyn Drafter,
         seconds: f64,
-    ) -> Result<Option<WarmUp>, AdmitError> {
+    ) -> Result<WarmUp, Cold> {
         let widest = 1 + self.config.depth.min(self.info.verify_max.max(1) - 1);
         let budget = (3 * EACH * (widest + 2)) as u32;
-        let wanted = self.width.wants_prices() && self.is_idle() && self.drafter_lost.is_none();
-        if !wanted || self.info.n_ctx < u64::from(PROMPT + budget) || seconds <= 0.0 {
-            return Ok(None);
-        }
+        self.may_warm_up(PROMPT + budget, seconds)?;
         let begin = self.clock.seconds();
-        let seq = target.open()?;
+        let refused = |error: &dyn std::fmt::Display| Cold::Refused(error.to_string());
+        let seq = target.open().map_err(|e| refused(&e))?;
         let prompt = (0..PROMPT).map(|t| t % self.info.n_vocab as TokenId);
         let request = Request::greedy(prompt.collect(), budget);
         if let Err(error) = self.admit(target, seq, request) {
             target.close(seq);
-            return Err(error);
+            return Err(refused(&error));
         }
         let before = std::mem::take(&mut self.stats);
         self.measure_widths(target, drafter, begin + seconds, widest);
@@ -73,12 +98,30 @@ impl Speculator {
         let (plain, draft) = self.width.settle(&self.config.policy);
         let passes = self.restore(before);
         let seconds = self.clock.seconds() - begin;
-        Ok(Some(WarmUp {
+        Ok(WarmUp {
             passes,
             seconds,
             plain,
             draft,
-        }))
+        })
+    }
+
+    fn may_warm_up(&self, positions: u32, seconds: f64) -> Result<(), Cold> {
+        let (expected, got) = (u64::from(positions), self.info.n_ctx);
+        if seconds <= 0.0 {
+            return Err(Cold::Off);
+        }
+        if !self.width.wants_prices() {
+            let policy = self.config.policy.to_string();
+            return Err(Cold::NoPrices { policy });
+        }
+        if got < expected {
+            return Err(Cold::Short { expected, got });
+        }
+        if !self.is_idle() || self.drafter_lost.is_some() {
+            return Err(Cold::Busy);
+        }
+        Ok(())
     }
 
     /// The prompt and a plain step for nothing, plain steps, then drafts of few, of most and of half the

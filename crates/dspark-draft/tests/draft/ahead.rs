@@ -308,6 +308,9 @@ fn the_text_judges_both_kinds() {
         "{counts:?}"
     );
     assert!(counts.right <= 4 * counts.judged);
+    // What a warm-up counted is forgotten.
+    c.drafter.forget();
+    assert_eq!(c.drafter.ahead_counts(), AheadCounts::default());
     let sums = AheadCounts {
         judged: 10,
         right: 15,

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::common::drafters::{Known, Script};
 use crate::common::toy::Toy;
 use crate::common::{Recorder, assert_plain, drain, fixed, plans, prompt, request, whole};
-use dspark_draft::speculate::{Clock, Config, Request, Speculator, WarmUp};
+use dspark_draft::speculate::{Clock, Cold, Config, Request, Speculator, WarmUp};
 use dspark_draft::stats::Stats;
 use dspark_draft::width::{Policy, RewardOptions};
 use engine_core::{SamplePlan, SeqId, Target, TokenId};
@@ -58,7 +58,7 @@ fn run(config: Config, script: Script, draft: f64) -> Run {
 }
 
 impl Run {
-    fn warm_up(&mut self, seconds: f64) -> Option<WarmUp> {
+    fn warm_up(&mut self, seconds: f64) -> Result<WarmUp, Cold> {
         // The text it makes, so that the drafter can play its part.
         let prompt: Vec<TokenId> = (0..8).collect();
         let text = whole(&Request::greedy(prompt, 64), 4096);
@@ -72,7 +72,7 @@ impl Run {
             drafter,
             speculator,
         } = self;
-        speculator.warm_up(target, drafter, seconds).unwrap()
+        speculator.warm_up(target, drafter, seconds)
     }
 
     /// A text of `budget` tokens; the seconds of its passes and drafts.
@@ -119,7 +119,7 @@ fn a_short_first_text_does_not_pay_for_a_dear_draft() {
     PASSES.set(0);
     let without = cold.text(48);
     PASSES.set(0);
-    warmed.warm_up(1e9);
+    warmed.warm_up(1e9).unwrap();
     let with = warmed.text(48);
     // A prompt and 47 plain passes, none of them cold.
     assert!((with - (warm(5) + 47.0)).abs() < 1e-9, "{with}");
@@ -130,7 +130,7 @@ fn a_short_first_text_does_not_pay_for_a_dear_draft() {
 #[test]
 fn a_cheap_draft_that_pays_is_used_from_the_first_step() {
     let mut run = run(reward(), Script::Right, 0.05);
-    run.warm_up(1e9);
+    run.warm_up(1e9).unwrap();
     run.text(48);
     let stats = run.speculator.stats();
     // All but the last, which has one token to make.
@@ -145,8 +145,15 @@ fn time_is_kept_to_and_what_needs_no_prices_measures_none() {
     // The prompt's pass alone takes longer.
     let found = short.warm_up(1.0).unwrap();
     assert_eq!((found.passes, found.plain, found.draft), (1, None, None));
-    assert_eq!(run(reward(), Script::Right, 0.05).warm_up(0.0), None);
-    assert_eq!(run(fixed(4), Script::Right, 0.05).warm_up(1e9), None);
+    let cold = |config: Config, seconds: f64| {
+        let mut run = run(config, Script::Right, 0.05);
+        run.warm_up(seconds).unwrap_err()
+    };
+    let needless = |name: &str| Cold::NoPrices {
+        policy: name.to_owned(),
+    };
+    assert_eq!(cold(reward(), 0.0), Cold::Off);
+    assert_eq!(cold(fixed(4), 1e9), needless("fixed:4"));
     let seeded = Policy::AverageReward(RewardOptions {
         explore: false,
         ..RewardOptions::default()
@@ -155,7 +162,7 @@ fn time_is_kept_to_and_what_needs_no_prices_measures_none() {
         policy: seeded,
         ..reward()
     };
-    assert_eq!(run(told, Script::Right, 0.05).warm_up(1e9), None);
+    assert_eq!(cold(told, 1e9), needless("reward"));
 }
 
 #[test]
