@@ -11,7 +11,7 @@ use ds4_kernels::launch::Call;
 use ds4_kernels::run::Kernels;
 
 use super::arena::{Arena, Layout, Slot};
-use super::clock::Clock;
+use super::clock::{Clock, Clocked};
 
 /// Pinned slots of a ring.
 const SLOTS: usize = 4;
@@ -104,6 +104,23 @@ impl<R: Driver> Gpu<R> {
     pub(crate) fn fill(&self, arena: Arena, byte: u8) -> Result<(), KernelError> {
         let view = self.arenas()?[arena as usize].view();
         Ok(self.stream.fill(&view, byte)?)
+    }
+
+    /// Fills what is not weights with NaN patterns; for tests.
+    pub(crate) fn poison(&self) -> Result<(), KernelError> {
+        self.fill(Arena::State, 0xff)?;
+        self.fill(Arena::Scratch, 0xff)
+    }
+
+    /// Times launches from now on.
+    pub(crate) fn start_clock(&mut self) -> Result<(), KernelError> {
+        self.clock = Some(Clock::new(&self.stream)?);
+        Ok(())
+    }
+
+    /// Ends the timing: what launches took, by kernel and grid, the longest first; nothing if it was not begun.
+    pub(crate) fn read_clock(&mut self) -> Result<Vec<Clocked>, KernelError> {
+        self.clock.take().map_or(Ok(Vec::new()), Clock::read)
     }
 
     /// Fills a slot with a byte.

@@ -14,9 +14,8 @@ use engine_core::seams::{Candidates, Counters, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
-use super::arena::Arena;
 use super::chain::{Chain, Markov};
-use super::clock::{Clock, Clocked};
+use super::clock::Clocked;
 use super::counts::clear;
 use super::draws::{Answers, Way, put};
 use super::gpu::Gpu;
@@ -162,9 +161,7 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn clock(&mut self) -> Result<(), Fault> {
-        let clock = Clock::new(&self.gpu.stream).map_err(|e| self.lost(&e))?;
-        self.gpu.clock = Some(clock);
-        Ok(())
+        self.gpu.start_clock().map_err(|e| self.lost(&e))
     }
 
     /// Ends the timing: what launches took since [`Self::clock`], by kernel and grid, the longest first; nothing if
@@ -173,8 +170,7 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
-        let read = self.gpu.clock.take().map_or(Ok(Vec::new()), Clock::read);
-        read.map_err(|e| self.lost(&e))
+        self.gpu.read_clock().map_err(|e| self.lost(&e))
     }
 
     /// Fills everything that is not state of an open sequence with NaN patterns; for tests. Open sequences lose
@@ -183,10 +179,10 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn poison(&mut self) -> Result<(), Fault> {
-        let fill = |arena| self.gpu.fill(arena, 0xff).map_err(|e| self.lost(&e));
-        fill(Arena::State)?;
-        fill(Arena::Scratch)?;
-        clear(&self.gpu, &self.scratch).map_err(|e| self.lost(&e))
+        let poisoned = self.gpu.poison();
+        poisoned
+            .and_then(|()| clear(&self.gpu, &self.scratch))
+            .map_err(|e| self.lost(&e))
     }
 
     /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
@@ -516,7 +512,7 @@ impl<R: Driver> Target for DeviceTarget<R> {
     ) -> Result<Vec<Option<Vec<TokenId>>>, Fault> {
         check_chains(&self.info, rows, chains)?;
         let Some(chain) = &mut self.chain else {
-            return Ok(vec![None; chains.len()]);
+            return Ok(Vec::new());
         };
         let (head, scratch) = (&self.weights.head, &self.scratch);
         let drawn = chain.draw(&mut self.gpu, head, scratch, rows, chains);

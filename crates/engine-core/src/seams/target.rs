@@ -118,17 +118,17 @@ pub trait Target {
     fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault>;
 
     /// Draws chains of candidates where the output matrix is, from `rows` `[sum of rows, n_embd]` f32, already normed,
-    /// in the order of the chains. `None` for a chain that is not drawn here: whoever has a drafter's heads draws it, and
-    /// gets the same tokens. A chain ends early where its row holds no number.
+    /// in the order of the chains. `None` for a chain that is not drawn here, and an empty list where none is: whoever has a
+    /// drafter's heads draws those, and gets the same tokens. A chain ends early where its row holds no number.
     ///
     /// # Errors
     /// `BadState` if the lengths disagree, `BadToken` for a seed, `Lost`.
     fn chains(
         &mut self,
         _rows: &[f32],
-        chains: &[Candidates<'_>],
+        _chains: &[Candidates<'_>],
     ) -> Result<Vec<Option<Vec<TokenId>>>, Fault> {
-        Ok(vec![None; chains.len()])
+        Ok(Vec::new())
     }
 
     /// Embedding rows: `out` `[tokens.len(), n_embd]` f32.

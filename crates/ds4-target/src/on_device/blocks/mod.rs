@@ -23,8 +23,8 @@ use engine_core::{Fault, Pos};
 pub use self::answer::Answer;
 use self::launches::{context_rows, pass, stages};
 use self::sent::{Batch, SentFeatures, SentRows, Slots};
-use super::arena::{Arena, Layout, Slot};
-use super::clock::{Clock, Clocked};
+use super::arena::{Layout, Slot};
+use super::clock::Clocked;
 use super::counts::clear;
 use super::draws::Way;
 use super::gpu::Gpu;
@@ -171,9 +171,7 @@ impl<R: Driver> DeviceBlocks<R> {
     /// # Errors
     /// `Lost`.
     pub fn clock(&mut self) -> Result<(), Fault> {
-        let clock = Clock::new(&self.gpu.stream);
-        self.gpu.clock = Some(clock.map_err(|e| self.lost(&e))?);
-        Ok(())
+        self.gpu.start_clock().map_err(|e| self.lost(&e))
     }
 
     /// Ends the timing: what launches took, by kernel and grid.
@@ -181,8 +179,7 @@ impl<R: Driver> DeviceBlocks<R> {
     /// # Errors
     /// `Lost`.
     pub fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
-        let read = self.gpu.clock.take().map_or(Ok(Vec::new()), Clock::read);
-        read.map_err(|e| self.lost(&e))
+        self.gpu.read_clock().map_err(|e| self.lost(&e))
     }
 
     /// Fills stores and scratch with NaN patterns; for tests.
@@ -190,10 +187,10 @@ impl<R: Driver> DeviceBlocks<R> {
     /// # Errors
     /// `Lost`.
     pub fn poison(&mut self) -> Result<(), Fault> {
-        let fill = |arena| self.gpu.fill(arena, 0xff).map_err(|e| self.lost(&e));
-        fill(Arena::State)?;
-        fill(Arena::Scratch)?;
-        clear(&self.gpu, &self.scratch).map_err(|e| self.lost(&e))
+        let poisoned = self.gpu.poison();
+        poisoned
+            .and_then(|()| clear(&self.gpu, &self.scratch))
+            .map_err(|e| self.lost(&e))
     }
 
     /// Projects features and puts their finished key rows into every block's store. `features` `[n, width]` f32, n at
