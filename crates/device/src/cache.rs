@@ -77,6 +77,9 @@ pub struct Recipe<'a> {
 }
 
 impl Cache {
+    /// Bytes of compiled images that a folder may hold: the images of a few devices and versions.
+    pub const MOST: u64 = 1 << 30;
+
     /// A cache in `folder`, which is made if it is not there, of at most `limit` bytes.
     ///
     /// # Errors

@@ -39,6 +39,19 @@ impl fmt::Display for Kind {
     }
 }
 
+impl Kind {
+    /// The vendor's runtime and the number that a name like `cuda:1` says; `None` for any other name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<(Self, u32)> {
+        let (kind, digits) = name.split_once(':')?;
+        let mut known = [Self::Cuda, Self::Hip].into_iter();
+        let kind = known.find(|k| k.to_string() == kind)?;
+        let plain = digits.bytes().all(|b| b.is_ascii_digit());
+        let number = digits.parse().ok().filter(|_| plain)?;
+        Some((kind, number))
+    }
+}
+
 /// What an error means for whoever called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

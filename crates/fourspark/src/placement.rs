@@ -8,25 +8,19 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use device::cache::Cache;
-use device::driver::Driver;
+use device::driver::{Driver, Kind};
 use device::{Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
-use ds4_target::on_device::{DeviceTarget, Markov, Settings};
+use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings};
 use ds4_target::pool::Pool;
 use ds4_target::{CpuTarget, LoadError, Model, Options};
 use dspark_draft::backbone;
-use dspark_draft::on_device::DeviceBackbone;
+use dspark_draft::on_device::{DeviceBackbone, GRAPH_ROWS};
 use dspark_draft::weights::DraftModel;
 use engine_core::Target;
 use engine_core::seams::Backbone;
 
 use crate::error::Error;
 
-/// Bytes of compiled images that a folder may hold.
-const IMAGES: u64 = 1 << 30;
-/// Passes of so many tokens are replayed as graphs: a step of several sequences with their candidates.
-const GRAPH_TOKENS: usize = 16;
-/// Rows of a drafter's passes up to which they are: blocks of several sequences.
-const GRAPH_ROWS: usize = 32;
 /// Memory of the host as a device.
 const HOST: u64 = 64 << 30;
 
@@ -49,15 +43,11 @@ impl FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |digits: &str| {
-            let plain = digits.bytes().all(|b| b.is_ascii_digit());
-            digits.parse().ok().filter(|_| plain)
-        };
-        let known = match text.split_once(':') {
-            None if text == "cpu" => Some(Self::Cpu),
-            None if text == "host" => Some(Self::Host),
-            Some(("cuda", n)) => number(n).map(Self::Cuda),
-            Some(("hip", n)) => number(n).map(Self::Hip),
+        let known = match (text, Kind::of_name(text)) {
+            ("cpu", _) => Some(Self::Cpu),
+            ("host", _) => Some(Self::Host),
+            (_, Some((Kind::Cuda, n))) => Some(Self::Cuda(n)),
+            (_, Some((Kind::Hip, n))) => Some(Self::Hip(n)),
             _ => None,
         };
         known.ok_or_else(|| format!("expected cpu, cuda:N or hip:N, got {text:?}"))
@@ -153,7 +143,7 @@ impl<R: Driver> Opened<R> {
     /// The folder of compiled images.
     fn cache(&self) -> Result<Option<Cache>, Error> {
         let cache = self.images.as_ref();
-        let cache = cache.map(|folder| Cache::open(folder, IMAGES));
+        let cache = cache.map(|folder| Cache::open(folder, Cache::MOST));
         Ok(cache.transpose()?)
     }
 

@@ -29,3 +29,6 @@ pub use clock::Clocked;
 pub use counts::Counts;
 pub use graphs::GraphCounts;
 pub use target::{DeviceTarget, Settings};
+
+/// Passes of so many tokens are replayed as graphs: a step of several sequences with their candidates.
+pub const GRAPH_TOKENS: usize = 16;

@@ -25,6 +25,8 @@ use crate::backbone::{
 use crate::error::DraftError;
 use crate::weights::DraftModel;
 
+/// Rows of passes up to which they are replayed as graphs: blocks of several sequences.
+pub const GRAPH_ROWS: usize = 32;
 /// Rows of a pass, unless one block is longer: more asks take several passes.
 const PASS_ROWS: usize = 64;
 

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use device::cache::Cache;
-use device::driver::Driver;
+use device::driver::{Driver, Kind};
 use device::{Runtime, cpu, cuda, hip};
 use ds4_target::GgufSource;
 use ds4_target::on_device::Settings;
 use ds4_target::pool::Pool;
 use dspark_draft::backbone::{self, LocalBackbone, Options};
-use dspark_draft::on_device::DeviceBackbone;
+use dspark_draft::on_device::{DeviceBackbone, GRAPH_ROWS};
 use dspark_draft::weights::DraftModel;
 use engine_core::Pos;
 use engine_core::seams::Backbone;
@@ -72,9 +72,6 @@ pub fn load(configure: &Configure) -> Result<Loaded, String> {
 /// A backbone, and what it runs on.
 type Placed = (Box<dyn Backbone>, String);
 
-/// Rows of passes up to which they are replayed as graphs, and bytes that a folder of kernels may hold.
-const GRAPH_ROWS: usize = 32;
-const IMAGES: u64 = 1 << 30;
 /// Memory of the host as a device.
 const HOST: u64 = 64 << 30;
 
@@ -85,20 +82,18 @@ fn place(
     options: &Options,
 ) -> Result<Option<Placed>, String> {
     let name = configure.place.device.as_str();
-    let (kind, ordinal) = name.split_once(':').unwrap_or((name, "0"));
-    let n = || ordinal.parse().map_err(|e| format!("device {name:?}: {e}"));
     let on = |placed: Result<Placed, String>| placed.map(Some);
-    match kind {
-        "cuda" => {
+    match (name, Kind::of_name(name)) {
+        (_, Some((Kind::Cuda, n))) => {
             let runtime = cuda::runtime(&cuda::Settings::default()).map_err(|e| e.to_string())?;
-            on(on_device(&runtime, n()?, configure, model, options))
+            on(on_device(&runtime, n, configure, model, options))
         }
-        "hip" => {
+        (_, Some((Kind::Hip, n))) => {
             let runtime = hip::runtime(&hip::Settings::default()).map_err(|e| e.to_string())?;
-            on(on_device(&runtime, n()?, configure, model, options))
+            on(on_device(&runtime, n, configure, model, options))
         }
-        "host" => on(on_device(&cpu::runtime(HOST), 0, configure, model, options)),
-        "" | "cpu" => Ok(None),
+        ("host", _) => on(on_device(&cpu::runtime(HOST), 0, configure, model, options)),
+        ("" | "cpu", _) => Ok(None),
         _ => Err(format!(
             "expected the device cpu, cuda:N, hip:N or host, got {name:?}"
         )),
@@ -118,7 +113,9 @@ fn on_device<R: Driver>(
         device.turn_early_launch_off();
     }
     let folder = Some(&place.images).filter(|folder| !folder.as_os_str().is_empty());
-    let cache = folder.map(|folder| Cache::open(folder, IMAGES)).transpose();
+    let cache = folder
+        .map(|folder| Cache::open(folder, Cache::MOST))
+        .transpose();
     let settings = Settings {
         cache: cache.map_err(|e| e.to_string())?,
         progress: &mut |_, _| {},
