@@ -74,12 +74,14 @@ fn one_result_is_fed_on_a_device() {
 #[test]
 fn one_result_is_generated_on_a_device() {
     let _turn = turn();
-    let names = ["width 5 rising", "neighbours 5 backbone", DRAWS];
+    let names = ["width 5 rising", "neighbours 5 backbone", DRAWS, THERE];
     holds(&go(&pair(), &SIZE, &names));
 }
 
 /// The arm whose tokens are drawn on the device, with noise.
 const DRAWS: &str = "draft backbone sampled, ids from the pass";
+/// The arm whose drafter is on the device too.
+const THERE: &str = "drafter there sampled";
 
 #[test]
 #[ignore = "soak: every arm of a device on the executor takes minutes"]
@@ -127,6 +129,13 @@ mod planted {
             first.got.contains("0 rows drawn there and 0 on the host"),
             "{first}"
         );
+    }
+
+    #[test]
+    fn c_29_chains_that_silently_fall_back_are_caught() {
+        let first = first(372, THERE);
+        assert_eq!(first.what, What::Path, "{first}");
+        assert!(first.got.contains("0 candidates there"), "{first}");
     }
 
     #[test]

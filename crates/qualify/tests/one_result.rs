@@ -89,7 +89,7 @@ fn a_05_a_drafter_in_a_worker_gives_one_result() {
             row.evidence
         );
         let transport = row.arm.split(' ').nth(1).unwrap();
-        let said = format!("worker over {transport}, ");
+        let said = format!("worker over {transport} on cpu, ");
         assert!(
             row.evidence.contains(&said),
             "{}: {}",

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use device::driver::Driver;
 use ds4_target::on_device::{Answer, Reads};
+use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, DraftRows};
 use engine_core::{Fault, Ticket};
 
@@ -36,8 +37,13 @@ impl<R: Driver> DeviceBackbone<R> {
             let ask = &asks[*i];
             input.extend_from_slice(&block[i * b * d..(i + 1) * b * d]);
             pos.extend((ask.pos..).take(b));
+            let owner = if mutant(376) {
+                asks[live[0]].seq
+            } else {
+                ask.seq
+            };
             let seen = self.slot(ask.seq)?.map_or(0..0, |marks| marks.live());
-            let context = seen.map(|pos| self.place(ask.seq, pos) as u32);
+            let context = seen.map(|pos| self.place(owner, pos) as u32);
             groups.push(Reads {
                 rows: at * b..(at + 1) * b,
                 context: context.collect(),

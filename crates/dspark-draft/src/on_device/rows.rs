@@ -1,6 +1,7 @@
 //! Context rows to and from the device: projected there, saved and loaded through the host.
 
 use device::driver::Driver;
+use engine_core::mutant::mutant;
 use engine_core::{Fault, Pos, SeqId};
 
 use super::DeviceBackbone;
@@ -12,7 +13,7 @@ impl<R: Driver> DeviceBackbone<R> {
         // Rows that the ring would not hold at the end of the call are never projected.
         let skip = n.saturating_sub(self.shape.ring);
         let rows = &o.features[skip * width..];
-        let mut pos = o.pos + skip as Pos;
+        let mut pos = o.pos + if mutant(374) { 0 } else { skip as Pos };
         for part in rows.chunks(PROJECT_ROWS * width) {
             let range = pos..pos + (part.len() / width) as Pos;
             pos = range.end;
@@ -61,8 +62,10 @@ impl<R: Driver> DeviceBackbone<R> {
         for stage in 0..self.shape.stages {
             for part in self.runs(live) {
                 let (place, len) = (self.place(seq, part.start), part.len() * row);
-                let pushed = self.blocks.write(stage, place, &rows[at..at + len]);
-                self.keep(pushed)?;
+                if !mutant(375) || part.start == live.start {
+                    let pushed = self.blocks.write(stage, place, &rows[at..at + len]);
+                    self.keep(pushed)?;
+                }
                 at += len;
             }
         }

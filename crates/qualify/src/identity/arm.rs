@@ -16,6 +16,8 @@ pub enum Source {
     Off,
     /// The DSpark drafter.
     Backbone,
+    /// The DSpark drafter, its layers and its chains on the target's device.
+    There,
     /// The DSpark drafter, its layers in a process of their own.
     Worker(Worker),
     /// Copies of the text.
@@ -42,6 +44,8 @@ pub struct Worker {
     pub transport: Transport,
     /// Whether it is killed in the middle of the text.
     pub killed: bool,
+    /// Whether its layers are on the target's device.
+    pub there: bool,
 }
 
 /// How widths are chosen: the policies of `dspark_draft::width`.
@@ -53,7 +57,7 @@ pub enum Policy {
     Threshold,
     /// By a moving average.
     Ewma,
-    /// By the largest rate.
+    /// By the largest rate, from given costs.
     Reward,
 }
 
@@ -253,15 +257,18 @@ fn on_device(seat: &Seat, arm: &Arm, graphs: bool) -> Path {
     let c = seat.target.counts().unwrap_or_default();
     let draws = matches!(&arm.way, Way::Looped(looped) if looped.plan.in_pass());
     let told = format!(
-        "{} launches, {} graphs replayed, {} rows drawn there and {} on the host",
-        c.launches, c.graphs.launched, c.device_draws, c.host_draws
+        "{} launches, {} graphs replayed, {} rows drawn there and {} on the host, {} candidates there and {} on the host",
+        c.launches, c.graphs.launched, c.device_draws, c.host_draws, c.device_chains, c.host_chains
     );
+    let there = matches!(&arm.way, Way::Looped(looped) if looped.source == Source::There);
     let wrong = if c.launches == 0 {
         Some("launches on the device")
     } else if graphs != (c.graphs.launched > 0) {
         Some(if graphs { "graphs" } else { "no graphs" })
     } else if draws != (c.device_draws > 0) || c.host_draws > 0 {
         Some("rows drawn where the arm says")
+    } else if there != (c.device_chains > 0) || c.host_chains > 0 {
+        Some("candidates drawn where the arm says")
     } else {
         None
     };

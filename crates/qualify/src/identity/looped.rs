@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use dspark_draft::speculate::{
-    Config, Emitted, Flow, Grants, InPass, Request, Sink, Speculator, Turn,
+    Clock, Config, Emitted, Flow, Grants, InPass, Request, Sink, Speculator, Turn,
 };
 use dspark_draft::stats::Stats;
 use dspark_draft::suffix::{Chooser, Suffix};
@@ -63,6 +63,7 @@ fn drafts(pair: &Pair, seat: &Seat, way: &Looped, known: Option<&Text>) -> Resul
     Ok(match &way.source {
         Source::Off => Drafts::default(),
         Source::Backbone => Drafts::of(pair.drafter(seat)?),
+        Source::There => Drafts::of(pair.there(seat)?),
         Source::Worker(how) => {
             let (drafter, watch) = pair.remote(seat, *how)?;
             Drafts {
@@ -84,7 +85,22 @@ fn policy(policy: Policy) -> width::Policy {
         Policy::Fixed(width) => width::Policy::Fixed(width),
         Policy::Threshold => width::Policy::threshold(),
         Policy::Ewma => width::Policy::Ewma,
-        Policy::Reward => width::Policy::AverageReward(width::RewardOptions::default()),
+        // A pass of eight rows as 1.7 plain ones.
+        Policy::Reward => width::Policy::AverageReward(width::RewardOptions {
+            costs: vec![(1, 1.0), (WIDEST, 1.7)],
+            explore: false,
+            ..width::RewardOptions::default()
+        }),
+    }
+}
+
+/// Tells no time: given costs stand and drafts are free, so that what an arm does is the same on every machine,
+/// however busy it is.
+struct NoTime;
+
+impl Clock for NoTime {
+    fn seconds(&self) -> f64 {
+        f64::NAN
     }
 }
 
@@ -108,7 +124,7 @@ pub(crate) fn generate(
     };
     let Drafts { mut drafter, watch } = drafts(pair, seat, way, known)?;
     let target = &mut *seat.target;
-    let mut s = Speculator::new(target.info(), config);
+    let mut s = Speculator::with_clock(target.info(), config, Box::new(NoTime));
     let mut seqs = Vec::new();
     for (prompt, budget) in prompts {
         let seq = target.open()?;

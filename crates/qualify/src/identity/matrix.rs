@@ -151,7 +151,11 @@ fn machines(arms: &mut Vec<Arm>) {
 fn workers(arms: &mut Vec<Arm>) {
     for (name, transport) in [("shared", Transport::Shared), ("stream", Transport::Stream)] {
         let mut add = |what: &str, killed, change: fn(&mut Looped)| {
-            let worker = Source::Worker(Worker { transport, killed });
+            let worker = Source::Worker(Worker {
+                transport,
+                killed,
+                there: false,
+            });
             let mut way = looped(worker, Policy::Fixed(4));
             change(&mut way);
             arms.push(drafted(format!("worker {name} {what}"), way));
@@ -213,16 +217,45 @@ fn device_drafters(means: &Means) -> Vec<Arm> {
         way.plan = Plan::SampledInPass;
     });
     if means.worker().is_ok() {
-        let (transport, killed) = (Transport::Shared, false);
-        let worker = Source::Worker(Worker { transport, killed });
-        add("worker shared fixed 4", worker, fixed(4), |_| {});
+        let worker = |there| {
+            Source::Worker(Worker {
+                transport: Transport::Shared,
+                killed: false,
+                there,
+            })
+        };
+        add("worker shared fixed 4", worker(false), fixed(4), |_| {});
+        let name = "worker shared fixed 4, layers there";
+        add(name, worker(true), fixed(4), |_| {});
     }
+    arms.extend(layers_there());
     arms
+}
+
+/// The drafter beside the target: its layers and its chains on the device.
+fn layers_there() -> Vec<Arm> {
+    let fixed = Policy::Fixed;
+    let arm = |name: &str, policy, change: fn(&mut Looped)| {
+        let mut way = looped(Source::There, policy);
+        change(&mut way);
+        drafted(format!("drafter there {name}"), way)
+    };
+    vec![
+        arm("fixed 4", fixed(4), |_| {}),
+        arm("reward", Policy::Reward, |_| {}),
+        arm("sampled", fixed(5), |way| way.plan = Plan::Sampled),
+        arm("ids from the pass", fixed(5), |way| {
+            way.plan = Plan::SampledInPass;
+        }),
+        arm("neighbours 5", fixed(4), five),
+    ]
 }
 
 /// Arms on a device. Those without two short passes of a shape have no graphs to replay and run without.
 fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
-    let without = [chunk(1), scripted(5, "all wrong", vec![0])].map(|arm| Arm {
+    let drafter = layers_there().into_iter().take(1);
+    let without = [chunk(1), scripted(5, "all wrong", vec![0])];
+    let without = without.into_iter().chain(drafter).map(|arm| Arm {
         name: format!("{}, no graphs", arm.name),
         ..arm
     });
@@ -356,6 +389,9 @@ mod tests {
             "width 8 all right",
             "draft backbone reward",
             "neighbours 5 backbone",
+            "drafter there fixed 4",
+            "drafter there fixed 4, no graphs",
+            "drafter there neighbours 5",
             "draft backbone sampled, ids from the pass",
             "save and load",
             "to the processor and back",

@@ -6,22 +6,15 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use device::cache::Cache;
 use device::driver::{Driver, Kind};
 use device::survey::{self, Seen, Settings};
 use device::{Device, Runtime, cuda, hip};
-use ds4_target::on_device::{self, DeviceTarget};
-use ds4_target::{Model, Options};
+use ds4_target::on_device;
 
 use super::Error;
-use super::subject::Subject;
-
-/// Bytes of compiled images that a folder may hold.
-const IMAGES: u64 = 1 << 30;
-/// Passes of so many tokens are replayed as graphs: those of the widest verify.
-const GRAPH_TOKENS: usize = 8;
+use super::there::{Made, Put};
 
 /// Whose runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +59,8 @@ impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = text.split_once(':').and_then(|(name, digits)| {
-            let vendor = Vendor::ALL.into_iter().find(|v| v.name() == name)?;
-            let plain = digits.bytes().all(|b| b.is_ascii_digit());
-            let ordinal = digits.parse().ok().filter(|_| plain)?;
+        let known = Kind::of_name(text).and_then(|(kind, ordinal)| {
+            let vendor = Vendor::ALL.into_iter().find(|v| v.kind() == kind)?;
             Some(Self { vendor, ordinal })
         });
         known.ok_or_else(|| format!("expected auto, cpu, cuda:N or hip:N, got {text:?}"))
@@ -274,33 +265,30 @@ impl Means {
         self.worker.as_deref().map_err(String::as_str)
     }
 
-    /// A fresh target on a vendor's device, with everything that is not state poisoned.
-    pub(crate) fn target(
-        &self,
-        vendor: Vendor,
-        graphs: bool,
-        model: &Arc<Model>,
-        options: Options,
-    ) -> Result<Box<dyn Subject>, Error> {
+    /// The name of a vendor's device, as `cuda:0`, and the folder of compiled images, for a worker.
+    pub(crate) fn place(&self, vendor: Vendor) -> (String, Option<&Path>) {
+        let id = match vendor {
+            Vendor::Cuda => self.cuda.as_ref().ok().map(|o| o.device.id()),
+            Vendor::Hip => self.hip.as_ref().ok().map(|o| o.device.id()),
+        };
+        let name = id.map_or_else(String::new, |id| id.to_string());
+        (name, self.images.as_deref())
+    }
+
+    /// Makes something on a vendor's device.
+    pub(crate) fn put<W: Put>(&self, vendor: Vendor, graphs: bool, work: W) -> Made<W> {
         let absent = |why: &String| Error::Device {
             device: vendor.name(),
             why: why.clone(),
         };
-        let model = Arc::clone(model);
         match vendor {
-            Vendor::Cuda => self.on(self.cuda.as_ref().map_err(absent)?, graphs, model, options),
-            Vendor::Hip => self.on(self.hip.as_ref().map_err(absent)?, graphs, model, options),
+            Vendor::Cuda => self.on(self.cuda.as_ref().map_err(absent)?, graphs, work),
+            Vendor::Hip => self.on(self.hip.as_ref().map_err(absent)?, graphs, work),
         }
     }
 
-    fn on<R: Driver>(
-        &self,
-        opened: &Opened<R>,
-        graphs: bool,
-        model: Arc<Model>,
-        options: Options,
-    ) -> Result<Box<dyn Subject>, Error> {
-        let cache = self.images.as_ref().map(|f| Cache::open(f, IMAGES));
+    fn on<R: Driver, W: Put>(&self, opened: &Opened<R>, graphs: bool, work: W) -> Made<W> {
+        let cache = self.images.as_ref().map(|f| Cache::open(f, Cache::MOST));
         let cache = cache.transpose().map_err(|e| Error::Device {
             device: "images",
             why: e.to_string(),
@@ -308,11 +296,9 @@ impl Means {
         let settings = on_device::Settings {
             cache,
             progress: &mut |_, _| {},
-            graph_tokens: if graphs { GRAPH_TOKENS } else { 0 },
+            graph_tokens: if graphs { W::GRAPHS } else { 0 },
         };
-        let mut target = DeviceTarget::new(model, options, &opened.device, settings)?;
-        target.poison()?;
-        Ok(Box::new(target))
+        work.put(&opened.device, settings)
     }
 }
 

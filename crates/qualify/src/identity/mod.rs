@@ -19,6 +19,7 @@ mod mortal;
 mod pair;
 mod script;
 mod subject;
+mod there;
 mod worker;
 
 use serde::{Deserialize, Serialize};

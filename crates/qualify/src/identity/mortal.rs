@@ -35,13 +35,14 @@ pub(crate) struct Mortal {
     kill: bool,
 }
 
-/// Starts a worker over the draft model in `file`.
+/// Starts a worker over the draft model in `file`, with its layers at `place`.
 pub(crate) fn start(
     program: &Path,
     file: &Path,
     model: &DraftModel,
     options: &Options,
     how: Worker,
+    place: Place,
 ) -> Result<(Mortal, Watch), Error> {
     let word = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let failed = |why: String| Error::Worker { why };
@@ -51,7 +52,7 @@ pub(crate) fn start(
         kv_round: options.kv_round,
         threads: 1,
         file: std::path::absolute(file).map_err(|e| failed(e.to_string()))?,
-        place: Place::default(),
+        place,
     };
     let plan = Plan {
         transport: match how.transport {

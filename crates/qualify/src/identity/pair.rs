@@ -13,9 +13,10 @@ use engine_core::{Drafter, TokenId};
 use gguf::{Gguf, OpenOptions};
 
 use super::Error;
-use super::arm::{Arm, Place, Worker};
+use super::arm::{Arm, Place, Source, Way, Worker};
 use super::means::Means;
 use super::subject::Seat;
+use super::there::{NewLayers, NewTarget};
 
 /// Sequences a target of the matrix holds: five neighbours, and forks of them.
 pub(crate) const SEQUENCES: usize = 8;
@@ -80,7 +81,12 @@ impl Pair {
         let target = CpuTarget::new(Arc::clone(&self.model), Self::options(threads))?;
         let pool = Arc::clone(target.pool());
         let target = Box::new(target);
-        Ok(Seat { target, pool })
+        let place = Place::Cpu;
+        Ok(Seat {
+            target,
+            pool,
+            place,
+        })
     }
 
     /// A fresh target where an arm wants it.
@@ -88,10 +94,20 @@ impl Pair {
         match arm.place {
             Place::Cpu => self.on_cpu(arm.threads),
             Place::Device { vendor, graphs } => {
-                let options = Self::options(arm.threads);
-                let target = self.means.target(vendor, graphs, &self.model, options)?;
+                let there = matches!(&arm.way, Way::Looped(way) if way.source == Source::There);
+                let new = NewTarget {
+                    model: Arc::clone(&self.model),
+                    options: Self::options(arm.threads),
+                    chains: there.then_some(&*self.draft),
+                };
+                let target = self.means.put(vendor, graphs, new)?;
                 let pool = Arc::new(Pool::new(arm.threads));
-                Ok(Seat { target, pool })
+                let place = arm.place;
+                Ok(Seat {
+                    target,
+                    pool,
+                    place,
+                })
             }
         }
     }
@@ -117,6 +133,21 @@ impl Pair {
         self.over(backbone, seat)
     }
 
+    /// A fresh drafter with its layers where the target is.
+    pub(crate) fn there(&self, seat: &Seat) -> Result<DsparkDrafter<Box<dyn Backbone>>, Error> {
+        let Place::Device { vendor, graphs } = seat.place else {
+            return Err(Error::Device {
+                device: "layers",
+                why: "the target runs on the processor".to_owned(),
+            });
+        };
+        let layers = NewLayers {
+            model: Arc::clone(&self.draft),
+            options: Self::draft_options(),
+        };
+        self.over(self.means.put(vendor, graphs, layers)?, seat)
+    }
+
     /// A fresh drafter whose layers run in a worker, and the worker's report.
     #[cfg(target_os = "linux")]
     pub(crate) fn remote(&self, seat: &Seat, how: Worker) -> Result<Remote, Error> {
@@ -126,8 +157,25 @@ impl Pair {
         })?;
         let options = Self::draft_options();
         let (file, model) = (&self.draft_file, &self.draft);
-        let (backbone, watch) = super::mortal::start(program, file, model, &options, how)?;
+        let place = self.worker_place(seat, how);
+        let (backbone, watch) = super::mortal::start(program, file, model, &options, how, place)?;
         Ok((Box::new(self.over(backbone, seat)?), watch))
+    }
+
+    /// Where a worker's layers run: as the target's would, or on the processor.
+    #[cfg(target_os = "linux")]
+    fn worker_place(&self, seat: &Seat, how: Worker) -> ipc_transport::handshake::Place {
+        let Place::Device { vendor, graphs } = seat.place else {
+            return ipc_transport::handshake::Place::default();
+        };
+        let (device, images) = self.means.place(vendor);
+        let here = ipc_transport::handshake::Place {
+            device,
+            images: images.map(Path::to_path_buf).unwrap_or_default(),
+            graphs,
+            early_launch: true,
+        };
+        if how.there { here } else { Default::default() }
     }
 
     /// As on Linux, where workers are.

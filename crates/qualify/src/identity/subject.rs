@@ -10,6 +10,8 @@ use ds4_target::on_device::{Counts, DeviceTarget};
 use ds4_target::pool::Pool;
 use engine_core::{Fault, SeqId, Target};
 
+use super::arm::Place;
+
 /// What arms need of a target.
 pub(crate) trait Subject: Target {
     /// The digest of a sequence's saved rows.
@@ -56,4 +58,6 @@ pub(crate) struct Seat {
     pub(crate) target: Box<dyn Subject>,
     /// The threads that a drafter in this process runs on.
     pub(crate) pool: Arc<Pool>,
+    /// Where the target is.
+    pub(crate) place: Place,
 }

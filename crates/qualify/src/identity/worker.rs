@@ -13,8 +13,9 @@ pub(crate) const KILLED_AT: u64 = 2;
 pub(crate) fn ran(watch: &Watch, how: Worker) -> (String, Option<(&'static str, String)>) {
     let r = watch.report();
     let transport = r.transport.map_or("none", |t| t.name());
+    let on = r.device.as_str();
     let told = format!(
-        "worker over {transport}, {} requests, lost {}, started again {}",
+        "worker over {transport} on {on}, {} requests, lost {}, started again {}",
         r.steps, r.lost, r.restarts
     );
     let right = match how.transport {
@@ -24,6 +25,8 @@ pub(crate) fn ran(watch: &Watch, how: Worker) -> (String, Option<(&'static str, 
     let losses = u64::from(how.killed);
     let wrong = if transport != right || r.degraded.is_some() {
         Some("the transport of its name")
+    } else if how.there == on.starts_with("cpu") {
+        Some("layers where the arm says")
     } else if r.steps == 0 || (how.killed && r.steps <= KILLED_AT) {
         Some("drafts from a worker")
     } else if r.fallbacks > 0 || (r.lost, r.restarts) != (losses, losses) {
