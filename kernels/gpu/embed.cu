@@ -3,13 +3,14 @@
 //
 // embed_T
 //   formula  out[i][copy] = row tokens[i] of the table, widened or decoded exactly
-//   shapes   table [vocabulary][d] in file order (blocks of 32 at any address; floats aligned to their
+//   shapes   table [vocabulary][d] in file order (blocks of 32 or 256 at any address; floats aligned to their
 //            element), tokens [n] u32, out [n][copies][d] f32. A token past the vocabulary (a draw that found
 //            nothing) gives NaN
 //   launch   grid (ceil(d / 256), n) of 256 threads, a thread an element
 //   cost     the row's bytes, and 4 bytes a copy
 #include "fourspark.h"
 #include "fs_formats.h"
+#include "fs_formats_k.h"
 #include "fs_math.h"
 
 struct EmbedF32 {
@@ -26,7 +27,7 @@ struct EmbedBf16 {
 template <class F>
 struct EmbedBlocks {
   FS_DEVICE_STATIC float value(const u8* table, u64 row, i32 d, i32 i, u32 levels) {
-    return F::file_value(table + (row * (u64)(d / 32) + (u64)(i / 32)) * F::FILE, (u32)(i % 32), levels);
+    return fs_file_value<F>(table + row * (u64)(d / (32 * F::SUPER)) * F::FILE, i, levels);
   }
 };
 
@@ -59,3 +60,7 @@ EMBED(mxfp4, EmbedBlocks<FsMxfp4>)
 EMBED(fp4, EmbedBlocks<FsFp4>)
 EMBED(fp6, EmbedBlocks<FsFp6>)
 EMBED(fp8, EmbedBlocks<FsFp8>)
+EMBED(fp2a, EmbedBlocks<FsFp2Affine>)
+EMBED(q4k, EmbedBlocks<FsQ4K>)
+EMBED(q2k, EmbedBlocks<FsQ2K>)
+EMBED(iq2xxs, EmbedBlocks<FsIq2Xxs>)

@@ -62,6 +62,7 @@ struct alignas(8) f32x2 {
 #include "../host/exec.h"
 #define FS_DEVICE static inline
 #define FS_DEVICE_MEMBER inline
+#define FS_TABLE static const
 #define FS_UNROLL
 #define FS_ROLLED
 #define FS_RESTRICT __restrict
@@ -93,6 +94,7 @@ struct alignas(8) f32x2 {
 #define FS_EXPORT(name, threads)
 #if defined(__clang__)
 #define FS_DEVICE static inline __attribute__((device, always_inline))
+#define FS_TABLE static __attribute__((device)) const
 #define FS_DEVICE_MEMBER inline __attribute__((device, always_inline))
 #define FS_SHARED(T, name) static __attribute__((shared)) T name
 #define FS_DYN_ARRAY extern __attribute__((shared)) u32x4 fs_dynamic[]
@@ -105,6 +107,7 @@ struct alignas(8) f32x2 {
 #endif
 #else
 #define FS_DEVICE static __device__ __forceinline__
+#define FS_TABLE static __device__ const
 #define FS_DEVICE_MEMBER __device__ __forceinline__
 #define FS_SHARED(T, name) __shared__ T name
 #define FS_DYN_ARRAY extern __shared__ u32x4 fs_dynamic[]

@@ -4,7 +4,7 @@
 // Tile order of a matrix [m][blocks], rows in tiles of 32, blocks in groups of 4 and segments of 16:
 //   codes   [tile][group][word 0 .. WORDS - 1][row 0..31] 16 bytes = that word of the group's 4 blocks;
 //   scales  [tile][segment][0 .. SCALES - 1][row 0..31] 16 bytes: one byte a block, or two bytes a block
-//           and eight blocks each.
+//           and eight blocks each; of formats with blocks of 256 what fs_formats_k.h says.
 // Rows and blocks beyond the matrix are zero. For ROCmFP4_FAST this is the order of fs_fp4.h.
 //   nibble formats  word j: codes of elements 8 j .. 8 j + 7, lowest nibble first
 //   ROCmFP2         word j: nibble n holds the code of element 16 j + n and, two bits up, of 16 j + 8 + n
@@ -40,9 +40,31 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
   return code & 8 ? -magnitude : magnitude;
 }
 
-// A format F: WORDS of codes, SCALES bytes, FILE bytes a file block; TWO: a scale for each half; NARROW: scales of
-// 4 significant bits from 2^-10 up, so that a scale times an exact dot is exact. eight(p, j): elements 8 j .. 8 j + 7
-// as signed bytes from PARTS words, word part(j, i) as p[i]. Formats with TWO: four(p, j, i), the first or last four of them.
+// A format F: WORDS of codes, SCALES units of scales a segment, FILE bytes a file block of SUPER blocks; TWO: a scale
+// for each half; OFFSET: offsets beside the scales; NARROW: scales of 4 significant bits from 2^-10 up, so that a scale
+// times an exact dot is exact. eight(p, j): elements 8 j .. 8 j + 7 as signed bytes from PARTS words, word part(j, i) as
+// p[i]. Formats with TWO: four(p, j, i), the first or last four of them. read_scales: LOADS words for the four blocks of a
+// group, from the units of its segment.
+
+// What is common to formats of one file block a block, with S bytes of scales.
+template <int S>
+struct FsAlone {
+  static constexpr int SUPER = 1, SCALES = S, LOADS = S;
+  static constexpr bool OFFSET = false;
+  FS_DEVICE_STATIC void read_scales(u32 (&out)[S], const u32x4* units, i32 group) {
+    const u32* at = (const u32*)(units + (S == 2 ? group / 2 * 32 : 0)) + (S == 2 ? group % 2 * 2 : group);
+    FS_UNROLL for (int j = 0; j < S; j++) out[j] = at[j];
+  }
+  // The bytes of block e of a group.
+  FS_DEVICE_STATIC u32 raw(const u32 (&in)[S], int e) {
+    return S == 2 ? in[e / 2 % S] >> (e % 2 * 16) & 0xffff : in[0] >> (e * 8) & 255;
+  }
+};
+
+// Scales and offsets of the halves of a block, or of the whole in x.
+struct FsScale {
+  f32x2 scale, offset;
+};
 
 // 32 signed bytes of a block, in element order.
 struct FsLevels {
@@ -63,8 +85,8 @@ FS_DEVICE FsLevels fs_levels(const u32 (&words)[F::WORDS], u32 table) {
 // Word i of two; i is known at run time only.
 FS_DEVICE u32 fs_either(const u32x2& v, u32 i) { return i == 0 ? v.x : v.y; }
 
-struct FsFp4Fast {
-  static constexpr int WORDS = 4, PARTS = 1, SCALES = 1, FILE = 17;
+struct FsFp4Fast : FsAlone<1> {
+  static constexpr int WORDS = 4, PARTS = 1, FILE = 17;
   static constexpr bool TWO = false, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_sign_magnitude(p[0], 0x0a080604u, 0x03020100u); }
@@ -78,8 +100,8 @@ struct FsFp4Fast {
 };
 
 // FsFp4Fast with a scale for each half.
-struct FsFp4 {
-  static constexpr int WORDS = 4, PARTS = 1, SCALES = 2, FILE = 18;
+struct FsFp4 : FsAlone<2> {
+  static constexpr int WORDS = 4, PARTS = 1, FILE = 18;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::eight(p, j, table); }
@@ -93,8 +115,8 @@ struct FsFp4 {
   }
 };
 
-struct FsMxfp4 {
-  static constexpr int WORDS = 4, PARTS = 1, SCALES = 1, FILE = 17;
+struct FsMxfp4 : FsAlone<1> {
+  static constexpr int WORDS = 4, PARTS = 1, FILE = 17;
   static constexpr bool TWO = false, NARROW = false;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_e2m1_twice_eight(p[0]); }
@@ -109,8 +131,8 @@ struct FsMxfp4 {
 };
 
 // The table holds the four levels (dialects Signed and S40); bit 7 of a scale byte negates its half.
-struct FsFp2 {
-  static constexpr int WORDS = 2, PARTS = 1, SCALES = 2, FILE = 10;
+struct FsFp2 : FsAlone<2> {
+  static constexpr int WORDS = 2, PARTS = 1, FILE = 10;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j / 2; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) {
@@ -135,8 +157,8 @@ struct FsFp2 {
   }
 };
 
-struct FsFp3 {
-  static constexpr int WORDS = 3, PARTS = 2, SCALES = 2, FILE = 14;
+struct FsFp3 : FsAlone<2> {
+  static constexpr int WORDS = 3, PARTS = 2, FILE = 14;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return i == 0 ? j / 2 : 2; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32) {
@@ -169,8 +191,8 @@ struct FsFp3 {
   }
 };
 
-struct FsQ8 {
-  static constexpr int WORDS = 8, PARTS = 2, SCALES = 2, FILE = 34;
+struct FsQ8 : FsAlone<2> {
+  static constexpr int WORDS = 8, PARTS = 2, FILE = 34;
   static constexpr bool TWO = false, NARROW = false;
   FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return 2 * j + i; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return u32x2{p[0], p[1]}; }
@@ -184,8 +206,8 @@ struct FsQ8 {
 };
 
 // Sign and five bits of magnitude. The table holds the byte of code 32, the negative zero: 0, or -32.
-struct FsFp6 {
-  static constexpr int WORDS = 6, PARTS = 2, SCALES = 2, FILE = 26;
+struct FsFp6 : FsAlone<2> {
+  static constexpr int WORDS = 6, PARTS = 2, FILE = 26;
   static constexpr bool TWO = true, NARROW = true;
   // Four codes: their low four bits and their high two, a byte each.
   FS_DEVICE_STATIC u32 four(u32 low, u32 high, u32 table) {
@@ -223,8 +245,8 @@ struct FsFp6 {
   }
 };
 
-struct FsFp8 {
-  static constexpr int WORDS = 8, PARTS = 2, SCALES = 1, FILE = 33;
+struct FsFp8 : FsAlone<1> {
+  static constexpr int WORDS = 8, PARTS = 2, FILE = 33;
   static constexpr bool TWO = false, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return FsQ8::part(j, i); }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsQ8::eight(p, j, table); }
@@ -234,6 +256,64 @@ struct FsFp8 {
   // Weight e of a file block, exactly.
   FS_DEVICE_STATIC float file_value(const u8* b, u32 e, u32) { return fs_mul((float)(i8)b[e], fs_ue4m3(b[32])); }
 };
+
+// Word j of block b of a row's file blocks.
+template <class F>
+FS_DEVICE u32 fs_file_word(const u8* line, i32 b, i32 j) {
+  if constexpr (F::SUPER == 1)
+    return F::file_word(line + b * F::FILE, j);
+  else
+    return F::file_word(line + b / F::SUPER * F::FILE, b % F::SUPER, j);
+}
+
+// Unit `unit` of the scales of a segment of a row of `blocks` blocks.
+template <class F>
+FS_DEVICE u32x4 fs_file_unit(const u8* line, i32 segment, i32 unit, i32 blocks) {
+  if constexpr (F::SUPER == 1) {
+    u32 out[4] = {0, 0, 0, 0};
+    FS_UNROLL for (i32 i = 0; i < 16 / F::SCALES; i++) {
+      const i32 b = (segment * F::SCALES + unit) * (16 / F::SCALES) + i;
+      if (b < blocks) out[i * F::SCALES / 4] |= F::file_scale(line + b * F::FILE) << (8 * (i * F::SCALES % 4));
+    }
+    return u32x4{out[0], out[1], out[2], out[3]};
+  } else {
+    return F::file_unit(line + segment * (16 / F::SUPER) * F::FILE, unit, blocks / F::SUPER - segment * (16 / F::SUPER));
+  }
+}
+
+// Weight i of a row of file blocks.
+template <class F>
+FS_DEVICE float fs_file_value(const u8* line, i32 i, u32 table) {
+  return F::file_value(line + i / (32 * F::SUPER) * F::FILE, (u32)(i % (32 * F::SUPER)), table);
+}
+
+// Scales of block e of a group.
+template <class F>
+FS_DEVICE FsScale fs_scale_of(const u32 (&in)[F::LOADS], int e) {
+  if constexpr (F::SUPER != 1)
+    return F::block_scale(in, e);
+  else if constexpr (F::OFFSET)
+    return FsScale{F::scale(F::raw(in, e)), F::offset(F::raw(in, e))};
+  else
+    return FsScale{F::scale(F::raw(in, e)), f32x2{0.0f, 0.0f}};
+}
+
+// Sums of the activations of the halves of a block (fs_a8.h), exact.
+FS_DEVICE float fs_low_sum(u32 sums) { return (float)((i32)(sums << 16) >> 16); }
+FS_DEVICE float fs_high_sum(u32 sums) { return (float)((i32)sums >> 16); }
+
+// Rule 2 from exact dots: of both halves, or of the whole in `second`.
+template <class F>
+FS_DEVICE float fs_term(const FsScale& s, float first, float second, u32 sums) {
+  if constexpr (!F::OFFSET) {
+    return F::TWO ? fs_fma(s.scale.x, first, fs_mul(s.scale.y, second)) : fs_mul(s.scale.x, second);
+  } else if constexpr (F::TWO) {
+    const float offsets = fs_fma(s.offset.x, fs_low_sum(sums), fs_mul(s.offset.y, fs_high_sum(sums)));
+    return fs_sub(fs_fma(s.scale.x, first, fs_mul(s.scale.y, second)), offsets);
+  } else {
+    return fs_fma(s.scale.x, second, -fs_mul(s.offset.x, fs_add(fs_low_sum(sums), fs_high_sum(sums))));
+  }
+}
 
 // The exact dot of 16 weights and activations as f32: from 1.5 * 2^23 the bits count in ones.
 FS_DEVICE i32 fs_half_dot(const u32x2& a, const u32x2& b, const u32x4& x, i32 c) {
@@ -246,10 +326,10 @@ FS_DEVICE float fs_dot_value(i32 dot) { return fs_sub(fs_f32((u32)dot), FS_MAGIC
 
 // Rule 2 of a block and 32 activations (16-byte aligned).
 template <class F>
-FS_DEVICE float fs_block_term(const FsLevels& v, f32x2 s, const u8* q) {
+FS_DEVICE float fs_block_term(const FsLevels& v, const FsScale& s, const u8* q, u32 sums) {
   const u32x4 x0 = ((const u32x4*)q)[0], x1 = ((const u32x4*)q)[1];
   const i32 first = fs_half_dot(v.eight[0], v.eight[1], x0, FS_MAGIC_BITS);
-  if (!F::TWO) return fs_mul(s.x, fs_dot_value(fs_half_dot(v.eight[2], v.eight[3], x1, first)));
+  if (!F::TWO) return fs_term<F>(s, 0.0f, fs_dot_value(fs_half_dot(v.eight[2], v.eight[3], x1, first)), sums);
   const i32 second = fs_half_dot(v.eight[2], v.eight[3], x1, FS_MAGIC_BITS);
-  return fs_fma(s.x, fs_dot_value(first), fs_mul(s.y, fs_dot_value(second)));
+  return fs_term<F>(s, fs_dot_value(first), fs_dot_value(second), sums);
 }

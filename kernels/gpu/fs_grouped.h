@@ -18,6 +18,20 @@ struct GroupedStage {
   float d[4][GROUPED_COLS];
 };
 
+// With the sums of the halves of activation blocks, for formats with offsets.
+struct GroupedSums : GroupedStage {
+  u32 sums[4][GROUPED_COLS];
+};
+
+template <bool OFFSET>
+struct GroupedStageOf {
+  typedef GroupedStage Type;
+};
+template <>
+struct GroupedStageOf<true> {
+  typedef GroupedSums Type;
+};
+
 // Whether a format's blocks are multiplied half by half: word t of a fragment is then four elements of each half, 4 t
 // and on, and activations are staged in that order.
 template <class F>
@@ -31,7 +45,7 @@ template <class F>
 struct GroupedWords {
   static constexpr int SETS = GroupedHalves<F>::ON ? 2 : 1;
   u32x4 words[FS_TILE_AW][SETS][F::PARTS];
-  u32 scales[FS_TILE_CR][F::SCALES];
+  u32 scales[FS_TILE_CR][F::LOADS];
 };
 
 template <class F>
@@ -47,10 +61,8 @@ FS_DEVICE void grouped_load(GroupedWords<F>& g, const FsTiled<F>& w, i32 tile, u
         else
           g.words[j][h][i] = fs_load_stream(codes + F::part(word, i) * 32 + fs_tile_line(lane, j));
       }
-  const i32 half = F::SCALES == 2 ? group % 4 / 2 : 0, first = F::SCALES == 2 ? group % 2 * 2 : group % 4;
-  const u32x4* scales = w.scales + (((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES + (u64)half) * 32 + row0;
-  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
-    FS_UNROLL for (int i = 0; i < F::SCALES; i++) g.scales[r][i] = ((const u32*)(scales + fs_tile_row(lane, r)))[first + i];
+  const u32x4* scales = w.scales + ((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES * 32 + row0;
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) F::read_scales(g.scales[r], scales + fs_tile_row(lane, r), group % 4);
 }
 
 // One block ready to multiply. Formats of two scales need the dots of both halves apart: halves of fragments, or a
@@ -59,7 +71,7 @@ template <class F>
 struct GroupedBlock {
   static constexpr int HALVES = F::TWO && !GroupedHalves<F>::ON ? 2 : 1;
   u32x2 a[HALVES][FS_TILE_AW];
-  f32x2 scale[FS_TILE_CR];
+  FsScale scale[FS_TILE_CR];
   float shift[FS_TILE_CR];
 };
 
@@ -88,9 +100,8 @@ FS_DEVICE void grouped_decode(GroupedBlock<F>& b, const GroupedWords<F>& g, int 
     b.a[b.HALVES - 1][j] = u32x2{v.x & ~first, v.y & ~first};
   }
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) {
-    const u32 raw = F::SCALES == 2 ? g.scales[r][e / 2 % F::SCALES] >> (e % 2 * 16) & 0xffff : g.scales[r][0] >> (e * 8) & 255;
-    b.scale[r] = F::scale(raw);
-    b.shift[r] = fs_mul(F::TWO ? b.scale[r].y : b.scale[r].x, -FS_MAGIC);
+    b.scale[r] = fs_scale_of<F>(g.scales[r], e);
+    b.shift[r] = fs_mul(F::TWO ? b.scale[r].scale.y : b.scale[r].scale.x, -FS_MAGIC);
   }
 }
 
@@ -116,9 +127,29 @@ FS_DEVICE void grouped_dots(i32 (&dot)[2][FS_TILE_C], const GroupedBlock<F>& b, 
 #endif
 }
 
-// One block against the FS_TILE_N columns from `col`.
+// The sums of this lane's columns; none for formats without offsets.
+FS_DEVICE void grouped_sums(u32 (&sums)[FS_TILE_CC], const GroupedStage&, int, u32, u32) {
+  FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) sums[c] = 0;
+}
+FS_DEVICE void grouped_sums(u32 (&sums)[FS_TILE_CC], const GroupedSums& stage, int e, u32 col, u32 lane) {
+  FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) sums[c] = stage.sums[e][col + fs_tile_col(lane, c)];
+}
+
+// Rule 2 of a row r of the fragment.
 template <class F>
-FS_DEVICE void grouped_step(float (&acc)[FS_TILE_C], const GroupedBlock<F>& b, const GroupedStage& stage, int e, u32 col) {
+FS_DEVICE float grouped_term(const GroupedBlock<F>& b, int r, i32 first, i32 second, u32 sums) {
+  const FsScale& s = b.scale[r];
+  if constexpr (F::OFFSET) {
+    return fs_term<F>(s, F::TWO ? grouped_value(first) : 0.0f, grouped_value(second), sums);
+  } else {
+    const float last = grouped_scaled<F>(F::TWO ? s.scale.y : s.scale.x, b.shift[r], second);
+    return F::TWO ? fs_fma(s.scale.x, grouped_value(first), last) : last;
+  }
+}
+
+// One block against the FS_TILE_N columns from `col`.
+template <class F, class Stage>
+FS_DEVICE void grouped_step(float (&acc)[FS_TILE_C], const GroupedBlock<F>& b, const Stage& stage, int e, u32 col) {
   const u32 lane = fs_lane();
   u32x2 x[FS_TILE_BW];
   FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
@@ -127,12 +158,13 @@ FS_DEVICE void grouped_step(float (&acc)[FS_TILE_C], const GroupedBlock<F>& b, c
   FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) start[i] = FP4F_MAGIC ? FS_MAGIC_BITS : 0;
   grouped_dots<F>(dot, b, x, start);
   float d[FS_TILE_CC];
+  u32 sums[FS_TILE_CC];
   fs_tile_columns(&stage.d[e][col], lane, d);
+  grouped_sums(sums, stage, e, col, lane);
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) {
       const int i = r * FS_TILE_CC + c;
-      const float last = grouped_scaled<F>(F::TWO ? b.scale[r].y : b.scale[r].x, b.shift[r], dot[1][i]);
-      acc[i] = fs_fma(d[c], F::TWO ? fs_fma(b.scale[r].x, grouped_value(dot[0][i]), last) : last, acc[i]);
+      acc[i] = fs_fma(d[c], grouped_term<F>(b, r, dot[0][i], dot[1][i], sums[c]), acc[i]);
     }
 }
 
@@ -164,33 +196,42 @@ FS_DEVICE void grouped_copy(GroupedStage& to, i32 e, i32 col, i32 half, const i8
   }
 }
 
+FS_DEVICE void grouped_copy_meta(GroupedStage& to, i32 e, i32 col, const fs_a8_meta* from) { fs_copy4(&to.d[e][col], &from->d); }
+FS_DEVICE void grouped_copy_meta(GroupedSums& to, i32 e, i32 col, const fs_a8_meta* from) {
+  fs_copy4(&to.d[e][col], &from->d);
+  fs_copy4(&to.sums[e][col], &from->sums);
+}
+
 // Starts the copy of blocks 4 group .. 4 group + 3 that are inside.
-template <bool HALVES>
-FS_DEVICE void grouped_stage(GroupedStage& to, const GroupedCopies& my, i32 group, i32 blocks) {
+template <bool HALVES, class Stage>
+FS_DEVICE void grouped_stage(Stage& to, const GroupedCopies& my, i32 group, i32 blocks) {
   const i32 thread = (i32)fs_tid(), eq = thread % 8 / 2, ed = thread % 4;
   if (group * 4 + eq < blocks) {
     FS_UNROLL for (int i = 0; i < 2; i++)
       grouped_copy<HALVES>(to, eq, thread / 8 + i * 32, thread % 2, my.q[i] + (u64)group * 128);
   }
-  if (group * 4 + ed < blocks) fs_copy4(&to.d[ed][thread / 4], &my.d[(u64)group * 4].d);
+  if (group * 4 + ed < blocks) grouped_copy_meta(to, ed, thread / 4, &my.d[(u64)group * 4]);
   fs_copy_commit();
 }
 
 static constexpr int GROUPED_SUMS = GROUPED_TILES * FS_TILE_C;
 
 // What a block holds. Totals change once in 16 blocks of weights: they leave the registers to the sums of a segment.
+template <bool OFFSET>
 struct GroupedShared {
   union {
-    GroupedStage stage[2];
+    typename GroupedStageOf<OFFSET>::Type stage[2];
     float part[2][32][65];  // of gate and up, when the last stage is read: matrix, column, row; odd lines
   };
   float total[GROUPED_SUMS][256];  // a thread its own ones
 };
-static_assert(sizeof(GroupedShared) == 51456, "the launch gives as much");
+static_assert(sizeof(GroupedShared<false>) == 51456 && sizeof(GroupedShared<true>) == 53504, "the launch gives as much");
+template <class F>
+using GroupedSharedOf = GroupedShared<F::OFFSET>;
 
 // Puts a segment's sums behind the totals of those before it. The sum of nothing is -0: -0 + a is a, bit for bit.
-template <int TILES>
-FS_DEVICE void grouped_total(GroupedShared& sh, float (&acc)[TILES][FS_TILE_C], bool first) {
+template <int TILES, class Shared>
+FS_DEVICE void grouped_total(Shared& sh, float (&acc)[TILES][FS_TILE_C], bool first) {
   FS_UNROLL for (int n = 0; n < TILES; n++)
     FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
       float* to = &sh.total[n * FS_TILE_C + i][fs_tid()];
@@ -202,7 +243,7 @@ FS_DEVICE void grouped_total(GroupedShared& sh, float (&acc)[TILES][FS_TILE_C], 
 // The whole rows row0 .. row0 + 15 of a tile against 16 PAIRS of the block's columns, into the totals. Called by all
 // 256 threads. Without a branch for what a unit lacks, addresses and constants stay in registers.
 template <class F, int PAIRS>
-FS_DEVICE void grouped_pairs(GroupedShared& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
+FS_DEVICE void grouped_pairs(GroupedSharedOf<F>& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
                             i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
   const GroupedCopies copies = grouped_copies(my, q, meta, blocks, per);
   float acc[PAIRS * GROUPED_STEP][FS_TILE_C];
@@ -234,7 +275,7 @@ FS_DEVICE void grouped_pairs(GroupedShared& sh, const FsTiled<F>& w, const FsTil
 }
 
 template <class F>
-FS_DEVICE void grouped_rows(GroupedShared& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
+FS_DEVICE void grouped_rows(GroupedSharedOf<F>& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
                             i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
   if (my.count > 48)
     grouped_pairs<F, 4>(sh, w, my, q, meta, tile, row0, blocks, per, table);
@@ -247,7 +288,7 @@ FS_DEVICE void grouped_rows(GroupedShared& sh, const FsTiled<F>& w, const FsTile
 // ---- the product: 128 rows a block
 
 template <class F>
-FS_DEVICE void grouped_product(GroupedShared& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
+FS_DEVICE void grouped_product(GroupedSharedOf<F>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const u32x4* units, const u32* order,
                                float* y, i32 m, i32 blocks, i32 cols, u32 per, u32 table) {
   const FsTiledColumns my = fs_tiled_columns<GROUPED_COLS>(units, order, cols);
   if (my.count <= 0) return;  // the same for all threads
@@ -270,7 +311,7 @@ FS_DEVICE void grouped_product(GroupedShared& sh, const u8* packed, const i8* q,
 // ---- gate, up and activation: 64 rows of both a block
 
 template <class F>
-FS_DEVICE void grouped_gate_up(GroupedShared& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
+FS_DEVICE void grouped_gate_up(GroupedSharedOf<F>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const u32x4* units,
                                const u32* order, const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, i32 cols,
                                u32 per, u32 table, float limit) {
   constexpr int TILES = GROUPED_TILES / 2;
@@ -307,7 +348,7 @@ FS_DEVICE void grouped_gate_up(GroupedShared& sh, const u8* gate, const u8* up, 
                                             const u32* FS_RESTRICT order, float* FS_RESTRICT y, i32 m, i32 blocks,        \
                                             i32 cols, u32 per, u32 table) {                                               \
     fs_begin();                                                                                                           \
-    FS_SHARED_DYN(GroupedShared, sh);                                                                                     \
+    FS_SHARED_DYN(GroupedSharedOf<F>, sh);                                                                                     \
     grouped_product<F>(sh, packed, q, meta, units, order, y, m, blocks, cols, per, table);                                \
   }                                                                                                                       \
   FS_EXPORT(grouped_product_##name, 256)                                                                                  \
@@ -317,7 +358,7 @@ FS_DEVICE void grouped_gate_up(GroupedShared& sh, const u8* gate, const u8* up, 
                                             i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h,    \
                                             i32 m, i32 blocks, i32 cols, u32 per, u32 table, float limit) {               \
     fs_begin();                                                                                                           \
-    FS_SHARED_DYN(GroupedShared, sh);                                                                                     \
+    FS_SHARED_DYN(GroupedSharedOf<F>, sh);                                                                                     \
     grouped_gate_up<F>(sh, gate, up, q, meta, units, order, weights, h_q, h_meta, h, m, blocks, cols, per, table, limit); \
   }                                                                                                                       \
   FS_EXPORT(grouped_gate_up_##name, 256)

@@ -28,7 +28,7 @@ FS_DEVICE FsTiled<F> fs_tiled_of(const u8* packed, u64 index, i32 m, i32 blocks)
 template <class F>
 struct FsTiledGroup {
   u32x4 word[F::WORDS];
-  u32 scales[F::SCALES];
+  u32 scales[F::LOADS];
 };
 
 // A group past the end repeats the last one: nobody uses its terms.
@@ -37,9 +37,7 @@ FS_DEVICE void fs_tiled_load(FsTiledGroup<F>& out, const FsTiled<F>& w, i32 tile
   const i32 safe = group < w.groups ? group : w.groups - 1;
   const u32x4* line = w.codes + ((u64)tile * (u64)w.groups + (u64)safe) * F::WORDS * 32 + fs_lane();
   FS_UNROLL for (int j = 0; j < F::WORDS; j++) out.word[j] = fs_load_stream(line + j * 32);
-  const u64 half = F::SCALES == 2 ? (u64)(safe % 4 / 2) : 0;
-  const u32* scale = (const u32*)(w.scales + (((u64)tile * (u64)w.segments + (u64)(safe / 4)) * F::SCALES + half) * 32 + fs_lane());
-  FS_UNROLL for (int j = 0; j < F::SCALES; j++) out.scales[j] = scale[(F::SCALES == 2 ? safe % 2 * 2 : safe % 4) + j];
+  F::read_scales(out.scales, w.scales + ((u64)tile * (u64)w.segments + (u64)(safe / 4)) * F::SCALES * 32 + fs_lane(), safe % 4);
 }
 
 // The activations of a pass.
@@ -104,15 +102,14 @@ FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F>& ahead, const F
       const FsTiledGroup<F>& group = ahead.group[i / 4];
       u32 words[F::WORDS];
       FS_UNROLL for (int j = 0; j < F::WORDS; j++) words[j] = fs_word(group.word[j], i % 4);
-      const u32 raw = F::SCALES == 2 ? group.scales[i % 4 / 2 % F::SCALES] >> (i % 2 * 16) & 0xffff : group.scales[0] >> (i % 4 * 8) & 255;
+      const FsScale s = fs_scale_of<F>(group.scales, i % 4);
       if (i % 4 == 3 && part + AHEAD < 4) fs_tiled_load<F>(ahead.group[i / 4], w, tile, segment * 4 + part + AHEAD + i / 4);
       const FsLevels levels = fs_levels<F>(words, table);
-      const f32x2 s = F::scale(raw);
       const i32 at = local + part * 4 + i;
       const bool inside = segment * FS_SEGMENT_BLOCKS + part * 4 + i < blocks;
       FS_UNROLL for (int c = 0; c < Q; c++) {
         if (Q > 1 && c >= count) continue;  // the same for a warp
-        const float next = fs_fma(in.meta[c][at].d, fs_block_term<F>(levels, s, &in.q[c][at * 32]), acc[c]);
+        const float next = fs_fma(in.meta[c][at].d, fs_block_term<F>(levels, s, &in.q[c][at * 32], in.meta[c][at].sums), acc[c]);
         acc[c] = inside ? next : acc[c];
       }
     }

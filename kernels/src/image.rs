@@ -27,10 +27,13 @@ pub const HEADERS: &[Source] = files![
     "fs_dense.h",
     "fs_dots.h",
     "fs_formats.h",
+    "fs_formats_k.h",
     "fs_fp4.h",
     "fs_fp4_tile.h",
+    "fs_gemv.h",
     "fs_grouped.h",
     "fs_hc.h",
+    "fs_iq2_grid.h",
     "fs_math.h",
     "fs_noise.h",
     "fs_packed.h",
@@ -55,6 +58,7 @@ pub const KERNELS: &[Source] = files![
     "fp4f.cu",
     "fp4f_mma.cu",
     "grouped.cu",
+    "grouped_k.cu",
     "grouped_more.cu",
     "hc.cu",
     "hc_dots.cu",
@@ -66,7 +70,8 @@ pub const KERNELS: &[Source] = files![
     "route.cu",
     "rows.cu",
     "select.cu",
-    "tiled.cu"
+    "tiled.cu",
+    "tiled_k.cu"
 ];
 
 /// Sources that only measurements use: other bits, or no result at all.

@@ -51,8 +51,8 @@ impl Both {
             rows,
             k,
         });
-        let blocks = rows * k / 32;
-        let mut file = |s: &Stack| random_blocks(s.format, s.matrices * blocks, noise, false);
+        let weights = rows * k;
+        let mut file = |s: &Stack| random_blocks(s.format, s.matrices * weights, noise, false);
         Self {
             files: [file(&stacks[0]), file(&stacks[1])],
             stacks,

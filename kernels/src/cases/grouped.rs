@@ -1,6 +1,6 @@
-//! Cases of `grouped.cu` and `grouped_more.cu`: every format against many rows on matrix units, alone and as experts.
+//! Cases of `grouped.cu`, `grouped_more.cu` and `grouped_k.cu`: every format against many rows on matrix units, alone and as experts.
 
-use super::tiled::{Experts, FORMATS, Way, mixture, shared, single};
+use super::tiled::{Experts, FORMATS, Way, mixture, shared, single, whole};
 use super::{Depth, Outcome, Runner};
 use crate::KernelError;
 use crate::launch::grouped::WIDE;
@@ -32,7 +32,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     let mut outcomes = Vec::new();
     for format in FORMATS.iter().copied() {
         for (rows, k, cols) in &alone {
-            outcomes.extend(single(runner, Way::Many, format, *rows, *k, cols)?);
+            let k = whole(format, *k);
+            outcomes.extend(single(runner, Way::Many, format, *rows, k, cols)?);
             runner.reset();
         }
         outcomes.extend(shared(runner, Way::Many, format, 9)?);
@@ -42,8 +43,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
                 count,
                 n,
                 used,
-                ff,
-                d,
+                ff: whole(format, ff),
+                d: whole(format, d),
             };
             outcomes.extend(mixture(runner, Way::Many, format, &shape, WIDE)?);
             runner.reset();

@@ -3,7 +3,7 @@
 use fpx_quant::{EncodeMode, Format, Matrix, Out, decode_row, encode_rows, matmul_f32};
 
 use super::draws::{draw, noise_row};
-use super::tiled::{FORMATS, random_blocks};
+use super::tiled::{FORMATS, random_blocks, whole};
 use super::{
     Depth, Noise, Outcome, Runner, compare_bytes, compare_f32, f32_bytes, to_f32, u32_bytes,
 };
@@ -43,7 +43,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
 }
 
 fn embed<R: Runner>(runner: &mut R, format: Format) -> Result<Outcome, KernelError> {
-    let (vocabulary, d, copies) = (9, 288, 4);
+    let (vocabulary, copies) = (9, 4);
+    let d = whole(format, 288);
     let mut noise = Noise::new(77);
     let raw = if format.is_float() {
         let values: Vec<f32> = (0..vocabulary * d).map(|_| noise.value()).collect();
@@ -51,7 +52,7 @@ fn embed<R: Runner>(runner: &mut R, format: Format) -> Result<Outcome, KernelErr
         encode_rows(format, &values, d, None, EncodeMode::Reference, &mut raw)?;
         raw
     } else {
-        random_blocks(format, vocabulary * d / 32, &mut noise, true)
+        random_blocks(format, vocabulary * d, &mut noise, true)
     };
     let tokens = [8u32, 0, 3, 3, vocabulary as u32, head::NOTHING];
     let size = format.row_bytes(d)?;

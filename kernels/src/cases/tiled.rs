@@ -1,4 +1,4 @@
-//! Cases of `tiled.cu`: every format in tile order, alone and as experts. Those of one token's experts stand beside.
+//! Cases of `tiled.cu` and `tiled_k.cu`: every format in tile order, alone and as experts. Those of one token's experts stand beside.
 
 use fpx_quant::{Format, Fp2Dialect, Fp6Endpoint};
 
@@ -27,14 +27,24 @@ pub const FORMATS: &[Format] = &[
     Format::Fp6(Fp6Endpoint::Zero),
     Format::Fp6(Fp6Endpoint::Neg32),
     Format::Fp8,
+    Format::Fp2(Fp2Dialect::Affine),
+    Format::Q4K,
+    Format::Q2K,
+    Format::Iq2Xxs,
 ];
+
+/// The next width that a row of a format can have.
+#[must_use]
+pub fn whole(format: Format, k: usize) -> usize {
+    k.next_multiple_of(format.block_elems())
+}
 
 /// Which kernels: those of few rows, or those of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// `tiled.cu`.
+    /// `tiled.cu` and `tiled_k.cu`.
     Few,
-    /// `grouped.cu`.
+    /// `grouped.cu`, `grouped_more.cu` and `grouped_k.cu`.
     Many,
 }
 
@@ -54,9 +64,10 @@ impl Way {
     }
 }
 
-/// Random file blocks: all codes, all valid scales where `wild`, usual ones else; a tenth zero.
+/// Random file blocks of so many weights: all codes, all valid scales where `wild`, usual ones else; a tenth zero.
 #[must_use]
-pub fn random_blocks(format: Format, count: usize, noise: &mut Noise, wild: bool) -> Vec<u8> {
+pub fn random_blocks(format: Format, weights: usize, noise: &mut Noise, wild: bool) -> Vec<u8> {
+    let count = weights / format.block_elems();
     let mut raw = vec![0u8; count * format.block_bytes()];
     for block in raw.chunks_exact_mut(format.block_bytes()) {
         if noise.below(10) == 0 {
@@ -74,9 +85,9 @@ pub fn random_blocks(format: Format, count: usize, noise: &mut Noise, wild: bool
             Format::Fp8 => block[32] = ue4m3(),
             Format::Fp2(_) => (block[8], block[9]) = (ue4m3(), ue4m3()),
             Format::Fp3 => (block[12], block[13]) = (ue4m3(), ue4m3()),
-            // Halves from 2^-9 to 2^-2, some negative, some denormal.
-            Format::Q8_0 if wild && noise.below(7) == 0 => block[1] &= 0x83,
-            Format::Q8_0 => block[1] = (block[1] & 0x83) | (6 + noise.below(8) as u8) << 2,
+            Format::Q8_0 | Format::Iq2Xxs => half(block, 0, noise, wild),
+            Format::Q4K => [0, 2].into_iter().for_each(|at| half(block, at, noise, wild)),
+            Format::Q2K => [80, 82].into_iter().for_each(|at| half(block, at, noise, wild)),
             _ if wild => block[0] = (block[0] % 40) + 100,
             _ => block[0] = 120 + noise.below(8) as u8,
         }
@@ -86,6 +97,15 @@ pub fn random_blocks(format: Format, count: usize, noise: &mut Noise, wild: bool
         }
     }
     raw
+}
+
+/// Random bits as an f16 from 2^-9 to 2^-2, some negative, some denormal.
+fn half(block: &mut [u8], at: usize, noise: &mut Noise, wild: bool) {
+    let high = block[at + 1] & 0x83;
+    block[at + 1] = match wild && noise.below(7) == 0 {
+        true => high,
+        false => high | (6 + noise.below(8) as u8) << 2,
+    };
 }
 
 /// Every format at short, odd and long rows; experts with shared, single and no slots.
@@ -111,7 +131,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
     let mut outcomes = Vec::new();
     for format in FORMATS.iter().copied() {
         for (rows, k, cols) in &alone {
-            outcomes.extend(single(runner, Way::Few, format, *rows, *k, cols)?);
+            let k = whole(format, *k);
+            outcomes.extend(single(runner, Way::Few, format, *rows, k, cols)?);
             runner.reset();
         }
         outcomes.extend(shared(runner, Way::Few, format, 3)?);
@@ -121,8 +142,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
                 count: *count,
                 n: *n,
                 used: *used,
-                ff: *ff,
-                d: *d,
+                ff: whole(format, *ff),
+                d: whole(format, *d),
             };
             for wide in [1, 4] {
                 outcomes.extend(mixture(runner, Way::Few, format, &shape, wide)?);
@@ -162,7 +183,7 @@ pub(super) fn single<R: Runner>(
         rows,
         k,
     };
-    let raw = random_blocks(format, rows * k / 32, &mut noise, !k.is_multiple_of(512));
+    let raw = random_blocks(format, rows * k, &mut noise, !k.is_multiple_of(512));
     let packed = load(runner, &w, &raw, 1)?;
     let mut outcomes = Vec::new();
     if format == Format::Fp4Fast {
@@ -227,7 +248,7 @@ pub(super) fn shared<R: Runner>(
     format: Format,
     cols: usize,
 ) -> Result<Vec<Outcome>, KernelError> {
-    let (rows, k) = (96, 1056);
+    let (rows, k) = (96, whole(format, 1056));
     let mut noise = Noise::new(cols as u64 + 500);
     let w = Stack {
         format,
@@ -235,7 +256,7 @@ pub(super) fn shared<R: Runner>(
         rows,
         k,
     };
-    let [gate, up] = [0; 2].map(|_| random_blocks(format, rows * k / 32, &mut noise, false));
+    let [gate, up] = [0; 2].map(|_| random_blocks(format, rows * k, &mut noise, false));
     let x = Activations::new(&noise.activations(cols, k), cols, k);
     let (g, u) = (
         reference::product(format, rows, k, &gate, &x)?,
@@ -296,8 +317,8 @@ struct Mixture {
 impl Mixture {
     fn new(format: Format, e: &Experts) -> Result<Self, KernelError> {
         let mut noise = Noise::new((e.count * 1000 + e.ff + e.d) as u64);
-        let blocks = e.count * e.ff * e.d / 32;
-        let files = [0; 3].map(|_| random_blocks(format, blocks, &mut noise, false));
+        let weights = e.count * e.ff * e.d;
+        let files = [0; 3].map(|_| random_blocks(format, weights, &mut noise, false));
         // The last expert has no slot where there are several; the first has several.
         let last = (e.count as u32 - 1).max(1);
         let chosen: Vec<u32> = (0..e.n * e.used)
@@ -393,7 +414,7 @@ fn slots_of(
     weights: &[f32],
     x: &Activations,
 ) -> Result<Vec<Slot>, KernelError> {
-    let bytes = e.ff * e.d / 32 * format.block_bytes();
+    let bytes = e.ff * e.d / format.block_elems() * format.block_bytes();
     let mut slots = Vec::new();
     for (slot, expert) in chosen.iter().enumerate() {
         let [gate, up, down] = files.map(|f| &f[*expert as usize * bytes..][..bytes]);

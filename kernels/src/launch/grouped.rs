@@ -1,7 +1,5 @@
-//! The launches of `grouped.cu` and `grouped_more.cu`: matrices in tile order against many activation rows on
-//! matrix units, alone or grouped by expert.
-
-use fpx_quant::Format;
+//! The launches of `grouped.cu`, `grouped_more.cu` and `grouped_k.cu`: matrices in tile order against many activation
+//! rows on matrix units, alone or grouped by expert.
 
 use super::tiled::{self, Kind, Stack, Work};
 use super::{Arg, Call, grid_x, grid_y, require};
@@ -9,6 +7,8 @@ use crate::KernelError;
 
 /// Dynamic shared memory of a block: two stages of activations, and totals (`GroupedShared`).
 const SHARED: u32 = 51_456;
+/// The same with the sums of activation blocks, for formats with offsets.
+const SHARED_SUMS: u32 = 53_504;
 /// Most slots of a unit.
 pub const WIDE: usize = 64;
 
@@ -24,14 +24,6 @@ pub fn wide(slots: usize, matrices: usize) -> usize {
     }
 }
 
-/// The source that holds a format's kernels.
-fn source(format: Format) -> &'static str {
-    match format {
-        Format::Fp4Fast | Format::Fp2(_) | Format::Fp3 => "grouped.cu",
-        _ => "grouped_more.cu",
-    }
-}
-
 /// Blocks along y: no plan has more units. A part of each matrix's last unit may be empty.
 fn units(name: &'static str, w: &Stack, work: &Work) -> Result<u32, KernelError> {
     let fits = work.wide <= WIDE;
@@ -44,15 +36,19 @@ fn units(name: &'static str, w: &Stack, work: &Work) -> Result<u32, KernelError>
     grid_y(name, "units", units)
 }
 
-fn begin(w: &Stack, work: &Work, name: &'static str, rows: usize) -> Result<Call, KernelError> {
+fn begin(w: &Stack, work: &Work, kind: &Kind, gate_up: bool) -> Result<Call, KernelError> {
+    let (name, rows) = match gate_up {
+        true => (kind.grouped[1], 64),
+        false => (kind.grouped[0], 128),
+    };
     let grid = [
         grid_x(name, w.rows.div_ceil(rows) as u64)?,
         units(name, w, work)?,
         1,
     ];
-    let mut call = Call::new(source(w.format), name, grid, 256);
+    let mut call = Call::new(kind.grouped_source, name, grid, 256);
     call.matrix = true;
-    call.shared = SHARED;
+    call.shared = if kind.offset { SHARED_SUMS } else { SHARED };
     Ok(call)
 }
 
@@ -62,7 +58,7 @@ fn begin(w: &Stack, work: &Work, name: &'static str, rows: usize) -> Result<Call
 /// `Shape`, `Format`.
 pub fn product(w: &Stack, work: &Work) -> Result<Call, KernelError> {
     let kind = w.kind("grouped_product")?;
-    let call = begin(w, work, kind.grouped[0], 128)?;
+    let call = begin(w, work, &kind, false)?;
     tiled::product_args(call, w, work, &kind)
 }
 
@@ -78,13 +74,15 @@ pub fn gate_up(
     limit: f32,
 ) -> Result<Call, KernelError> {
     let kind: Kind = w.kind("grouped_gate_up")?;
-    let call = begin(w, work, kind.grouped[1], 64)?;
+    let call = begin(w, work, &kind, true)?;
     let call = tiled::gate_up_args(call, w, work, &kind, [weighted, floats])?;
     Ok(call.arg(Arg::F32(limit)))
 }
 
 #[cfg(test)]
 mod tests {
+    use fpx_quant::Format;
+
     use super::*;
 
     const STACK: Stack = Stack {

@@ -21,6 +21,7 @@ fn embedding(format: Format) -> Result<(&'static str, u32), FormatError> {
         Format::Fp4Fast => ("embed_fp4f", 0),
         Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => ("embed_fp2", 0x0201_00ff),
         Format::Fp2(Fp2Dialect::S40) => ("embed_fp2", 0x0401_fffc),
+        Format::Fp2(Fp2Dialect::Affine) => ("embed_fp2a", 0),
         Format::Fp3 => ("embed_fp3", 0),
         Format::Q8_0 => ("embed_q8", 0),
         Format::Mxfp4 => ("embed_mxfp4", 0),
@@ -28,6 +29,9 @@ fn embedding(format: Format) -> Result<(&'static str, u32), FormatError> {
         Format::Fp6(Fp6Endpoint::Zero) => ("embed_fp6", 0),
         Format::Fp6(Fp6Endpoint::Neg32) => ("embed_fp6", 0xe0),
         Format::Fp8 => ("embed_fp8", 0),
+        Format::Q4K => ("embed_q4k", 0),
+        Format::Q2K => ("embed_q2k", 0),
+        Format::Iq2Xxs => ("embed_iq2xxs", 0),
         _ => {
             let what = "rows by token";
             return Err(FormatError::Unsupported { format, what });
@@ -237,7 +241,8 @@ mod tests {
     fn vocabularies_and_formats_are_bounded() {
         assert!(part(1, 0, false).is_err() && part(1, (1 << 24) + 1, false).is_err());
         assert!(filtered(3, 129_280, true).is_ok() && merge(0).is_err());
-        assert!(embed(Format::Q4K, 10, 256, 1, 1).is_err());
+        assert!(embed(Format::Mix3, 10, 256, 1, 1).is_err());
+        assert!(embed(Format::Q4K, 10, 288, 1, 1).is_err(), "part of a block");
         assert!(embed(Format::Q8_0, 10, 33, 1, 1).is_err());
         assert!(embed(Format::F16, 129_280, 4096, 65_536, 4).is_err());
     }

@@ -1,5 +1,5 @@
-//! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu`: a few activation rows on
-//! 4-way dots, alone or grouped by expert.
+//! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu` and `tiled_k.cu`: a few activation rows
+//! on 4-way dots, alone or grouped by expert.
 
 use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 
@@ -18,9 +18,16 @@ pub(super) struct Kind {
     names: [&'static str; 5],
     /// The product, and gate and up, of `grouped.cu`.
     pub(super) grouped: [&'static str; 2],
-    /// Words of codes and bytes of scales of a block.
+    /// Words of codes of a block, and units of scales of a segment.
     words: usize,
     scales: usize,
+    /// Weights of a file block.
+    block: usize,
+    /// Where the kernels of few rows and of many are.
+    source: &'static str,
+    pub(super) grouped_source: &'static str,
+    /// Whether there are offsets beside the scales.
+    pub(super) offset: bool,
     /// Levels of the codes as bytes, where the dialect decides.
     pub(super) table: u32,
 }
@@ -50,17 +57,34 @@ impl Kind {
             grouped,
             words,
             scales,
+            block: 32,
+            source: SOURCE,
+            grouped_source: "grouped_more.cu",
+            offset: false,
             table,
         };
+        let first = |kind: Self| Self {
+            grouped_source: "grouped.cu",
+            ..kind
+        };
+        // With an offset, or with blocks of 256.
+        let more = |kind: Self, block, offset| Self {
+            block,
+            offset,
+            source: "tiled_k.cu",
+            grouped_source: "grouped_k.cu",
+            ..kind
+        };
         Ok(match format {
-            Format::Fp4Fast => kind(names!("fp4f"), 4, 1, 0),
+            Format::Fp4Fast => first(kind(names!("fp4f"), 4, 1, 0)),
             // -1, 0, 1, 2; bit 7 of a scale byte negates, and other dialects never set it.
             Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => {
-                kind(names!("fp2"), 2, 2, 0x0201_00ff)
+                first(kind(names!("fp2"), 2, 2, 0x0201_00ff))
             }
             // -4, -1, 1, 4.
-            Format::Fp2(Fp2Dialect::S40) => kind(names!("fp2"), 2, 2, 0x0401_fffc),
-            Format::Fp3 => kind(names!("fp3"), 3, 2, 0),
+            Format::Fp2(Fp2Dialect::S40) => first(kind(names!("fp2"), 2, 2, 0x0401_fffc)),
+            Format::Fp2(Fp2Dialect::Affine) => more(kind(names!("fp2a"), 2, 2, 0), 32, true),
+            Format::Fp3 => first(kind(names!("fp3"), 3, 2, 0)),
             Format::Q8_0 => kind(names!("q8"), 8, 2, 0),
             Format::Mxfp4 => kind(names!("mxfp4"), 4, 1, 0),
             Format::Fp4 => kind(names!("fp4"), 4, 2, 0),
@@ -68,6 +92,9 @@ impl Kind {
             // The byte of code 32: -32.
             Format::Fp6(Fp6Endpoint::Neg32) => kind(names!("fp6"), 6, 2, 0xe0),
             Format::Fp8 => kind(names!("fp8"), 8, 1, 0),
+            Format::Q4K => more(kind(names!("q4k"), 4, 2, 0), 256, true),
+            Format::Q2K => more(kind(names!("q2k"), 2, 3, 0), 256, true),
+            Format::Iq2Xxs => more(kind(names!("iq2xxs"), 2, 1, 0), 256, false),
             _ => {
                 let what = "a product in tile order";
                 return Err(FormatError::Unsupported { format, what });
@@ -85,15 +112,19 @@ pub struct Stack {
     pub matrices: usize,
     /// Rows of each.
     pub rows: usize,
-    /// Weights of a row: a multiple of 32.
+    /// Weights of a row: a multiple of the file block's, 32 or 256.
     pub k: usize,
 }
 
 impl Stack {
     pub(super) fn kind(&self, name: &'static str) -> Result<Kind, KernelError> {
         let kind = Kind::of(self.format)?;
-        let fits = self.k > 0 && self.k.is_multiple_of(32);
-        require(name, "k", "a positive multiple of 32", self.k, fits)?;
+        let fits = self.k > 0 && self.k.is_multiple_of(kind.block);
+        let wanted = match kind.block {
+            32 => "a positive multiple of 32",
+            _ => "a positive multiple of 256",
+        };
+        require(name, "k", wanted, self.k, fits)?;
         let fits = self.rows > 0 && self.matrices > 0;
         require(name, "rows", "at least 1", self.rows, fits)?;
         int(name, "rows", self.rows.saturating_add(32))?;
@@ -107,9 +138,9 @@ impl Stack {
     /// # Errors
     /// `Shape`, `Format`.
     pub fn raw_bytes(&self) -> Result<u64, KernelError> {
-        self.kind("tiled")?;
+        let blocks = self.k / self.kind("tiled")?.block;
         let block = self.format.block_bytes();
-        bytes("tiled", &[self.matrices, self.rows, self.k / 32, block])
+        bytes("tiled", &[self.matrices, self.rows, blocks, block])
     }
 
     /// 16-byte units of one matrix.
@@ -148,7 +179,7 @@ pub fn repack(w: &Stack) -> Result<Call, KernelError> {
         grid_y(name, "matrices", w.matrices)?,
         1,
     ];
-    Ok(Call::new(SOURCE, name, grid, 256)
+    Ok(Call::new(kind.source, name, grid, 256)
         .arg(Arg::Read(w.raw_bytes()?))
         .arg(Arg::Write(w.packed_bytes()?))
         .arg(Arg::I32(int(name, "rows", w.rows)?))
@@ -274,7 +305,8 @@ fn begin(w: &Stack, work: &Work) -> Result<Call, KernelError> {
     let kind = w.kind("tiled_gemv")?;
     let (one, down) = work.spread(kind.names[1])?;
     let name = kind.names[if one { 1 } else { 2 }];
-    Ok(Call::new(SOURCE, name, [w.grid(name)?, down, 1], 256))
+    let grid = [w.grid(name)?, down, 1];
+    Ok(Call::new(kind.source, name, grid, 256))
 }
 
 fn gemv_to(call: Call, w: &Stack, work: &Work, out: [Arg; 3]) -> Result<Call, KernelError> {
@@ -313,7 +345,7 @@ pub fn gate_up(
     let kind = w.kind("tiled_gate_up")?;
     let (one, down) = work.spread(kind.names[3])?;
     let name = kind.names[if one { 3 } else { 4 }];
-    let call = Call::new(SOURCE, name, [w.grid(name)?, down, 1], 512);
+    let call = Call::new(kind.source, name, [w.grid(name)?, down, 1], 512);
     let call = gate_up_args(call, w, work, &kind, [weighted, floats])?;
     Ok(call.arg(Arg::F32(limit)))
 }
@@ -371,6 +403,14 @@ mod tests {
             let w = stack(format, 64, 1024);
             assert_eq!(w.packed_bytes(), w.raw_bytes(), "{format}");
         }
+        let affine = stack(Format::Fp2(Fp2Dialect::Affine), 64, 1024);
+        assert_eq!(affine.packed_bytes(), affine.raw_bytes());
+        let q4k = stack(Format::Q4K, 64, 1024);
+        assert_eq!(q4k.packed_bytes(), q4k.raw_bytes());
+        // Whole units of scales: 11 and 9 bytes of 32 weights for 10.5 and 8.25.
+        let bytes = |format| stack(format, 64, 1024).packed_bytes().unwrap();
+        assert_eq!(bytes(Format::Q2K), 2 * 64 * 32 * 11);
+        assert_eq!(bytes(Format::Iq2Xxs), 2 * 64 * 32 * 9);
         let padded = stack(Format::Fp3, 33, 544);
         // 2 tiles, 5 groups of 3 words, 2 segments of 2 scale units.
         assert_eq!(padded.packed_bytes(), Ok(2 * 2 * 32 * 16 * (15 + 4)));
@@ -380,8 +420,9 @@ mod tests {
     fn shapes_and_work_the_kernels_do_not_take_are_refused() {
         assert!(gemv(&stack(Format::Q8_0, 1, 33), &Work::plain(1)).is_err());
         assert!(gemv(&stack(Format::F16, 1, 32), &Work::plain(1)).is_err());
-        let affine = Format::Fp2(Fp2Dialect::Affine);
-        assert!(repack(&stack(affine, 1, 32)).is_err());
+        assert!(repack(&stack(Format::Mix2, 1, 32)).is_err());
+        assert!(repack(&stack(Format::Q4K, 1, 224)).is_err(), "half a block");
+        assert!(repack(&stack(Format::Q4K, 1, 256)).is_ok());
         let w = stack(Format::Fp3, 33, 64);
         assert!(gate_up(&w, &Work::plain(1), false, false, 10.0).is_err());
         assert!(gemv(&w, &Work::plain(0)).is_err());
