@@ -14,7 +14,13 @@ mod host {
     use std::path::{Path, PathBuf};
 
     /// Sources with a matrix step are built once more for each AMD fragment shape.
-    const MATRIX: &[&str] = &["fp4f_mma", "grouped", "grouped_k", "grouped_more", "index_many"];
+    const MATRIX: &[&str] = &[
+        "fp4f_mma",
+        "grouped",
+        "grouped_k",
+        "grouped_more",
+        "index_many",
+    ];
 
     /// A directory that cargo names.
     #[allow(clippy::disallowed_methods)] // how cargo talks to build scripts; no run-time switch

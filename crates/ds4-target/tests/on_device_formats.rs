@@ -1,4 +1,4 @@
-//! The small model with its matrices in other formats, on the CPU as a device: what the shipped formats do not reach.
+//! Models with their matrices in other formats, on the CPU as a device: what the shipped formats do not reach.
 //! FP4_FAST for the dense matrices, experts in few bits and halves for compressors is how the Flash model's mix is stored.
 #![cfg(feature = "host-exec")]
 #![allow(clippy::unwrap_used)]
@@ -8,13 +8,17 @@ mod common;
 use std::path::Path;
 use std::sync::Arc;
 
+use common::quantised::Quantised;
 use common::span;
 use device::cpu;
+use device::driver::Driver;
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::source::{Bytes, MetaValue, RawTensor, Source};
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
-use engine_core::{Out, Target, TokenId};
-use fpx_quant::{EncodeMode, Format, decode_row, encode_rows};
+use engine_core::{Fault, Out, SeqId, Target, TokenId};
+use fpx_quant::{EncodeMode, Format, Fp2Dialect, decode_row, encode_rows};
+use testkit::fixture::{Fixture, Kind};
+use testkit::oracle::OracleConfig;
 
 /// The shipped model, some matrices encoded anew.
 struct Recoded(GgufSource);
@@ -84,39 +88,95 @@ fn run<T: Target>(target: &mut T, tokens: &[TokenId]) -> Vec<u32> {
     bits
 }
 
-#[test]
-fn dense_matrices_in_fp4_fast_and_compressors_in_halves_equal_the_cpu() {
-    let model = model();
-    let options = Options {
+fn options() -> Options {
+    Options {
         n_ctx: 256,
         n_seq_max: 1,
         verify_max: 4,
         span_max: 16,
         kv_sim: true,
         threads: 2,
-    };
+    }
+}
+
+/// A sequence beside each other on the processor and on a device that is the processor.
+struct Both<R: Driver> {
+    on_cpu: CpuTarget,
+    on_device: DeviceTarget<R>,
+}
+
+fn both(model: &Arc<Model>) -> Both<cpu::Cpu> {
     let device = cpu::runtime(2 << 30).open(0).unwrap();
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 0,
     };
-    let mut on_cpu = CpuTarget::new(Arc::clone(&model), options.clone()).unwrap();
-    let mut on_device = DeviceTarget::new(model, options, &device, settings).unwrap();
+    let mut on_cpu = CpuTarget::new(Arc::clone(model), options()).unwrap();
+    let on_device = DeviceTarget::new(Arc::clone(model), options(), &device, settings);
+    let mut on_device = on_device.unwrap();
     on_device.poison().unwrap();
-    let seq = on_cpu.open().unwrap();
-    assert_eq!(on_device.open().unwrap(), seq);
-    let tokens: Vec<TokenId> = (0..40).map(|i| i * 97 % 4096).collect();
-    // Many rows, then a step, and a verify of two.
-    let mut at = 0;
-    for n in [11, 1, 2] {
-        let part = &tokens[at..at + n];
-        let (want, got) = (run(&mut on_cpu, part), run(&mut on_device, part));
-        assert!(want == got, "logits of {n} tokens from {at}");
-        let (want, got) = (on_cpu.digest(seq).unwrap(), on_device.digest(seq).unwrap());
-        assert_eq!(got, want, "state after {n} tokens from {at}");
-        at += n;
+    assert_eq!(on_device.open().unwrap(), on_cpu.open().unwrap());
+    Both { on_cpu, on_device }
+}
+
+impl<R: Driver> Both<R> {
+    /// Many rows, then a step, and a verify of two: bits of logits and the state after each. How many tokens that
+    /// were.
+    fn same(&mut self, tokens: &[TokenId], what: &str) -> usize {
+        let mut at = 0;
+        for n in [11, 1, 2] {
+            let part = &tokens[at..at + n];
+            let want = run(&mut self.on_cpu, part);
+            assert!(
+                want == run(&mut self.on_device, part),
+                "{what}: logits of {n} tokens from {at}"
+            );
+            let state = |digest: Result<[u8; 32], Fault>| digest.unwrap();
+            let want = state(self.on_cpu.digest(SeqId(0)));
+            assert_eq!(
+                state(self.on_device.digest(SeqId(0))),
+                want,
+                "{what}: state after {n} tokens from {at}"
+            );
+            at += n;
+        }
+        at
     }
+}
+
+/// Formats with offsets and with blocks of 256, every matrix that can have one.
+#[test]
+fn k_quants_iq2_and_affine_fp2_equal_the_cpu() {
+    // Heads as devices take them.
+    let config = OracleConfig {
+        n_head: 8,
+        ..Kind::T256.config()
+    };
+    let fixture = Fixture::of(config, 3).unwrap();
+    let tokens = fixture.tokens(14, 5);
+    for format in [
+        Format::Q4K,
+        Format::Q2K,
+        Format::Iq2Xxs,
+        Format::Fp2(Fp2Dialect::Affine),
+    ] {
+        let source = Quantised::new(fixture.model.clone(), format, false);
+        let model = Arc::new(Model::load(&source).unwrap());
+        both(&model).same(&tokens, &format.to_string());
+    }
+}
+
+#[test]
+fn dense_matrices_in_fp4_fast_and_compressors_in_halves_equal_the_cpu() {
+    let model = model();
+    let mut both = both(&model);
+    let tokens: Vec<TokenId> = (0..40).map(|i| i * 97 % 4096).collect();
+    let at = both.same(&tokens, "the small model");
+    let Both {
+        mut on_cpu,
+        mut on_device,
+    } = both;
     let before = on_device.counts().launches;
     on_device.clock().unwrap();
     let want = run(&mut on_cpu, &tokens[at..=at]);

@@ -86,8 +86,12 @@ pub fn random_blocks(format: Format, weights: usize, noise: &mut Noise, wild: bo
             Format::Fp2(_) => (block[8], block[9]) = (ue4m3(), ue4m3()),
             Format::Fp3 => (block[12], block[13]) = (ue4m3(), ue4m3()),
             Format::Q8_0 | Format::Iq2Xxs => half(block, 0, noise, wild),
-            Format::Q4K => [0, 2].into_iter().for_each(|at| half(block, at, noise, wild)),
-            Format::Q2K => [80, 82].into_iter().for_each(|at| half(block, at, noise, wild)),
+            Format::Q4K => [0, 2]
+                .into_iter()
+                .for_each(|at| half(block, at, noise, wild)),
+            Format::Q2K => [80, 82]
+                .into_iter()
+                .for_each(|at| half(block, at, noise, wild)),
             _ if wild => block[0] = (block[0] % 40) + 100,
             _ => block[0] = 120 + noise.below(8) as u8,
         }

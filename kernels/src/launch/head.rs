@@ -242,7 +242,10 @@ mod tests {
         assert!(part(1, 0, false).is_err() && part(1, (1 << 24) + 1, false).is_err());
         assert!(filtered(3, 129_280, true).is_ok() && merge(0).is_err());
         assert!(embed(Format::Mix3, 10, 256, 1, 1).is_err());
-        assert!(embed(Format::Q4K, 10, 288, 1, 1).is_err(), "part of a block");
+        assert!(
+            embed(Format::Q4K, 10, 288, 1, 1).is_err(),
+            "part of a block"
+        );
         assert!(embed(Format::Q8_0, 10, 33, 1, 1).is_err());
         assert!(embed(Format::F16, 129_280, 4096, 65_536, 4).is_err());
     }

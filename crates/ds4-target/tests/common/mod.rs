@@ -1,6 +1,8 @@
 //! What the whole-model tests share: fixtures as sources, and short ways to run a target.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod quantised;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;

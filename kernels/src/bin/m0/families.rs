@@ -409,6 +409,9 @@ fn experts() -> Result<Vec<Item>> {
         Format::Fp4Fast,
         Format::Mxfp4,
         Format::Q8_0,
+        Format::Q4K,
+        Format::Q2K,
+        Format::Iq2Xxs,
     ];
     for format in formats {
         let stack = |rows, k| Stack {
