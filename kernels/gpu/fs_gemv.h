@@ -15,19 +15,19 @@ FS_DEVICE void tiled_repack(const u8* raw, u8* packed, i32 m, i32 blocks) {
   const u64 unit = id < codes ? id : id - codes;
   const u64 per_tile = id < codes ? (u64)((blocks + 3) / 4) * F::WORDS : (u64)((blocks + 15) / 16) * F::SCALES;
   const i32 row = (i32)(unit / 32 / per_tile * 32 + unit % 32), at = (i32)(unit / 32 % per_tile);
-  u32 out[4] = {0, 0, 0, 0};
+  u32x4 out = {0, 0, 0, 0};
   const u8* line = raw + (matrix * (u64)m + (u64)row) * (u64)(blocks / F::SUPER) * F::FILE;
-  u32x4 unit_of_row = {0, 0, 0, 0};
   if (row < m && id < codes) {
+    u32 word[4];
     FS_UNROLL for (i32 e = 0; e < 4; e++) {
       const i32 b = at / F::WORDS * 4 + e;
-      if (b < blocks) out[e] = fs_file_word<F>(line, b, at % F::WORDS);
+      word[e] = b < blocks ? fs_file_word<F>(line, b, at % F::WORDS) : 0;
     }
-    unit_of_row = u32x4{out[0], out[1], out[2], out[3]};
+    out = u32x4{word[0], word[1], word[2], word[3]};
   } else if (row < m) {
-    unit_of_row = fs_file_unit<F>(line, at / F::SCALES, at % F::SCALES, blocks);
+    out = fs_file_unit<F>(line, at / F::SCALES, at % F::SCALES, blocks);
   }
-  ((u32x4*)packed)[matrix * all + id] = unit_of_row;
+  ((u32x4*)packed)[matrix * all + id] = out;
 }
 
 template <int Q, int MATRICES>
