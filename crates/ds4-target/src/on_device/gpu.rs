@@ -14,7 +14,7 @@ use super::arena::{Arena, Layout, Slot};
 use super::clock::Clock;
 
 /// Pinned slots of a ring.
-const SLOTS: usize = 4;
+pub(super) const SLOTS: usize = 4;
 
 /// The device.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ pub(crate) struct Gpu<R: Driver> {
     /// Shared, so that work can be captured that uses the device.
     pub(crate) stream: Arc<Stream<R>>,
     /// Weights, state, scratch; none yet while shapes are only tried.
-    arenas: Option<[Buffer<R>; 3]>,
+    pub(super) arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
-    staging: Option<Staging<R>>,
+    pub(super) staging: Option<Staging<R>>,
     /// Bytes of matrices that products read since the arenas were made, without those of stacks of which a list says
     /// which are read.
     pub(crate) read: u64,

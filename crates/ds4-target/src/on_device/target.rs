@@ -10,7 +10,7 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::run::Kernels;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Candidates, Counters, TargetInfo};
+use engine_core::seams::{Candidates, Counters, Resident, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
@@ -24,6 +24,7 @@ use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
 use super::layers::{KeysFrom, Pass, Streams, Tapped};
 use super::products::Input;
+use super::retire::TARGET;
 use super::scratch::{Scratch, TAPS};
 use super::state::State;
 use super::upload;
@@ -418,6 +419,20 @@ impl<R: Driver> Target for DeviceTarget<R> {
             fallbacks: counts.host_draws + counts.host_chains,
             stalls: 0,
         })
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        let drafts = self.chain.as_ref().map_or(0, |c| c.graphs.built());
+        self.gpu.residents(&TARGET, self.graphs.built() + drafts)
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        let Self {
+            gpu, graphs, chain, ..
+        } = *self;
+        let drafts = chain.into_iter().flat_map(|c| c.graphs.into_graphs());
+        let graphs = graphs.into_graphs().chain(drafts).collect();
+        gpu.retire(&TARGET, graphs)
     }
 
     fn open(&mut self) -> Result<SeqId, Fault> {
