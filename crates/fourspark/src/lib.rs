@@ -36,6 +36,7 @@
 //! | --- | --- |
 //! | [`model`] | options, loading, what is loaded |
 //! | [`engine`] | [`Engine`]: prompts in, answers out |
+//! | [`parking`] | giving the model up and loading it again |
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
@@ -58,6 +59,7 @@ pub mod engine;
 pub mod error;
 pub mod feature;
 pub mod model;
+pub mod parking;
 pub mod placement;
 pub mod prompt;
 mod reader;
@@ -75,14 +77,15 @@ pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;
 pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
+pub use parking::{Parked, Residency, Unparked};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{
-    Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation, Stats,
-    SubmitError, Usage, WarmUp,
+    Drafting, Failure, Flow, Handle, Limits, LoadFailure, LoopStats, ParkError, Phase, Policy,
+    RewardOptions, Speculation, Stats, SubmitError, UnparkError, Usage, WarmUp,
 };
 pub use shipped::shipped_model;
 
-pub use engine_core::seams::Counters;
+pub use engine_core::seams::{Counters, Resident};
 pub use engine_core::{NumericClass, Penalties, SamplePlan, TokenId};
 pub use text::prompt::{Assistant, Block, Effort, Part, ToolCall, ToolResult};
 pub use text::{Generation, Message, Thinking, ToolDef};

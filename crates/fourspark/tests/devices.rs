@@ -37,7 +37,7 @@ fn c_15_the_graphs_switch_changes_no_answer() {
     for (graphs, tokens) in [(true, 16), (false, 0)] {
         let (got, engine) = answer(&options(DeviceChoice::Host, graphs));
         assert_eq!(got, want, "graphs {graphs}");
-        let device = engine.info().device.as_ref().unwrap();
+        let device = engine.info().device.clone().unwrap();
         assert_eq!((device.id.as_str(), device.graph_tokens), ("cpu:0", tokens));
     }
 }
@@ -58,7 +58,7 @@ fn c_15_the_early_launch_switch_changes_no_answer() {
 
 /// The device that the drafter's layers run on; `None`: the processor.
 fn drafts_on(engine: &Engine) -> Option<String> {
-    let layers = engine.info().draft.as_ref().unwrap().layers.as_ref();
+    let layers = engine.info().draft.as_ref().unwrap().layers.clone();
     layers.unwrap().device.as_ref().map(|d| d.id.clone())
 }
 

@@ -60,18 +60,34 @@ impl<R: Driver> Gpu<R> {
     /// Gives everything back. The answer: what could not be, and why.
     pub(crate) fn retire(mut self, names: &Names, graphs: Vec<Graph<R>>) -> Vec<Resident> {
         let device = self.device().clone();
+        let abandoned = device.counters().abandoned;
         self.clock = None;
         let arenas = self.arenas.take();
-        let left = match device.quiesce() {
+        let mut left = match device.quiesce() {
             Ok(still) => free(&still, names, graphs, arenas),
-            // What a stream cannot prove idle is given up and counted by the device layer, not freed.
-            Err(fault) => unproved(&device, names, arenas.as_ref(), &fault),
+            Err(fault) => {
+                let lost = unproved(&device, names, arenas.as_ref(), &fault);
+                // Each stream waits once more when it ends, and gives up, counted, what it cannot prove idle.
+                drop((graphs, arenas, self.staging.take()));
+                lost
+            }
         };
         // Staging, kernels and the stream: after the memory that their work was on.
         drop(self);
-        left.into_iter().chain(unreleased(&device)).collect()
+        if device.counters().abandoned == abandoned {
+            left.retain(|one| {
+                one.note
+                    .as_deref()
+                    .is_none_or(|note| !note.starts_with(RESTLESS))
+            });
+        }
+        left.extend(unreleased(&device));
+        left
     }
 }
+
+/// Of what nobody can tell whether the device still uses it.
+const RESTLESS: &str = "the device did not come to rest";
 
 fn free<R: Driver>(
     still: &Quiesced<R>,
@@ -105,7 +121,7 @@ fn unproved<R: Driver>(
     let arenas = arenas.into_iter().flatten().zip(names.arenas);
     let of = |(buffer, what): (&Buffer<R>, _)| {
         let one = Resident::new(what, device.id().to_string(), buffer.len());
-        one.noted(format!("the device did not come to rest: {fault}"))
+        one.noted(format!("{RESTLESS}: {fault}"))
     };
     arenas.map(of).collect()
 }

@@ -136,7 +136,7 @@ pub(crate) fn path(args: &ModelArgs) -> Result<PathBuf> {
 /// Loads the model.
 pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
     let engine = Engine::load(path(args)?, &options)?;
-    for feature in engine.features() {
+    for feature in &*engine.features() {
         tracing::info!("{feature}");
     }
     Ok(engine)
