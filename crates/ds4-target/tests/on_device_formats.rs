@@ -100,6 +100,7 @@ fn dense_matrices_in_fp4_fast_and_compressors_in_halves_equal_the_cpu() {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 0,
+        check: false,
     };
     let mut on_cpu = CpuTarget::new(Arc::clone(&model), options.clone()).unwrap();
     let mut on_device = DeviceTarget::new(model, options, &device, settings).unwrap();

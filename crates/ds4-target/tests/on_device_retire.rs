@@ -15,6 +15,7 @@ use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, GgufSource, LoadError, Model, Options};
 use engine_core::seams::Resident;
 use engine_core::{Out, SeqId, Target, TokenId};
+use fake::Defect;
 
 fn model() -> Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
@@ -48,10 +49,15 @@ fn machine(seed: u64) -> Machine {
 }
 
 fn load<R: Driver>(device: &Device<R>) -> Result<DeviceTarget<R>, LoadError> {
+    load_checked(device, false)
+}
+
+fn load_checked<R: Driver>(device: &Device<R>, check: bool) -> Result<DeviceTarget<R>, LoadError> {
     let settings = Settings {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 4,
+        check,
     };
     DeviceTarget::new(model(), options(), device, settings)
 }
@@ -190,4 +196,44 @@ fn c_20_after_a_load_that_failed_the_next_one_succeeds() {
     drop(device);
     let fake = runtime.driver().inner();
     assert_eq!((fake.violations(), fake.alive()), (Vec::new(), 0));
+}
+
+/// A device whose copies lose a byte is as good as any to a load that does not look.
+#[test]
+fn bytes_that_arrive_otherwise_are_told_if_a_load_is_checked() {
+    let machine = |defect| {
+        fake::runtime(&fake::Settings {
+            memory: 2 << 30,
+            defect,
+            ..fake::Settings::default()
+        })
+    };
+    let broken = machine(Some(Defect::CopiesShort));
+    let device = broken.open(0).unwrap();
+    assert!(load_checked(&device, false).is_ok());
+    let error = load_checked(&device, true).unwrap_err();
+    let LoadError::Upload {
+        file,
+        tensor,
+        device: id,
+        expected,
+        got,
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(file.ends_with("tiny.gguf"), "{error}");
+    assert!(
+        !tensor.is_empty() && expected != got && id == "fake:0",
+        "{error}"
+    );
+    assert_eq!(taken(&device), 0);
+    // A sound one is found sound, and gives the same bits.
+    let (saved, want) = self::expected();
+    let sound = machine(None);
+    let device = sound.open(0).unwrap();
+    let mut target = load_checked(&device, true).unwrap();
+    let seq = target.load(&mut saved.as_slice()).unwrap();
+    assert_eq!(&step(&mut target, seq), want);
 }

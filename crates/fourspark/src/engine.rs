@@ -120,7 +120,7 @@ impl Engine {
 
     /// Gives the model up and everything that was loaded for it, also in a draft worker. Requests accepted so far are
     /// answered first; later ones wait, and load it again. Without `wait` it is given up only if none is in progress.
-    /// Waits until it is done.
+    /// Waits until it is done: not to be called by a sink, which the engine's own thread runs.
     ///
     /// # Errors
     /// `Park`.

@@ -37,6 +37,7 @@
 //! | [`model`] | options, loading, what is loaded |
 //! | [`engine`] | [`Engine`]: prompts in, answers out |
 //! | [`parking`] | giving the model up and loading it again |
+//! | [`progress`] | who hears of a model's way onto a device |
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
@@ -61,6 +62,7 @@ pub mod feature;
 pub mod model;
 pub mod parking;
 pub mod placement;
+pub mod progress;
 pub mod prompt;
 mod reader;
 pub mod selftest;
@@ -78,6 +80,7 @@ pub use error::Error;
 pub use feature::Feature;
 pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
 pub use parking::{Parked, Residency, Unparked};
+pub use progress::{Progress, Upload};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{
     Drafting, Failure, Flow, Handle, Limits, LoadFailure, LoopStats, ParkError, Phase, Policy,

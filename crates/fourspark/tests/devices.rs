@@ -2,8 +2,11 @@
 #![cfg(feature = "host-exec")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::sync::{Arc, Mutex};
+
 use fourspark::{
-    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, shipped_model,
+    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, Progress,
+    Upload, shipped_model,
 };
 
 fn options(choice: DeviceChoice, graphs: bool) -> EngineOptions {
@@ -53,6 +56,36 @@ fn c_15_the_early_launch_switch_changes_no_answer() {
         assert_eq!(got, want, "early launch {early_launch}");
         let said = engine.info().device.as_ref().unwrap().to_string();
         assert!(said.contains("early launch off: one operation"), "{said}");
+    }
+}
+
+/// C-15: bytes that were read back are the bytes that were sent; who wants to hears of their way, model and drafter.
+#[test]
+fn c_15_the_check_of_a_load_changes_no_answer() {
+    let (want, _) = answer(&options(DeviceChoice::Cpu, true));
+    for check_load in [true, false] {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&heard);
+        let mut options = options(DeviceChoice::Host, true);
+        options.device.check_load = check_load;
+        options.device.progress = Progress::new(move |upload| {
+            let Upload {
+                what, done, total, ..
+            } = *upload;
+            assert_eq!(upload.device, "cpu:0");
+            theirs.lock().unwrap().push((what, done, total));
+        });
+        options.draft = Draft::Shipped;
+        let (got, _) = answer(&options);
+        assert_eq!(got, want, "checked: {check_load}");
+        let heard = heard.lock().unwrap();
+        for what in ["model", "drafter"] {
+            let of = heard.iter().filter(|(w, _, _)| *w == what);
+            let bytes: Vec<(u64, u64)> = of.map(|(_, done, total)| (*done, *total)).collect();
+            assert!(bytes.len() > 10 && bytes.is_sorted(), "{bytes:?}");
+            let (done, total) = *bytes.last().unwrap();
+            assert!(done == total && total > 1_000_000);
+        }
     }
 }
 

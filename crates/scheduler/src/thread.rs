@@ -185,33 +185,34 @@ impl Engine {
 
     /// Gives the model up.
     fn park(&mut self, replies: &[ParkReply], shared: &Shared) {
-        let start = Instant::now();
         let mut parked = Parked {
             already: self.core.is_none(),
             ..Parked::default()
         };
         if let Some(core) = self.core.take() {
+            let start = Instant::now();
             parked.before = core.residents();
             self.past.add(&core);
             self.left = release(core);
             parked.took = start.elapsed();
-            let mut stats = lock(&shared.stats);
-            stats.parks += 1;
-            stats.idle_parks += u64::from(replies.is_empty());
-            stats.residents = self.left.as_slice().into();
-            stats.drafter_lost = None;
-            stats.drafter_alarm = None;
-            stats.phase = Phase::Parked;
-            drop(stats);
             tracing::info!(took = ?parked.took, "parked");
-        } else {
-            lock(&shared.stats).phase = Phase::Parked;
         }
+        self.publish_parked(!parked.already, replies.is_empty(), shared);
         parked.left.clone_from(&self.left);
         for reply in replies {
             // Whoever does not wait any more need not hear of it.
             let _ = reply.send(Ok(parked.clone()));
         }
+    }
+
+    fn publish_parked(&self, now: bool, by_itself: bool, shared: &Shared) {
+        let mut stats = lock(&shared.stats);
+        stats.parks += u64::from(now);
+        stats.idle_parks += u64::from(now && by_itself);
+        stats.residents = self.left.as_slice().into();
+        stats.drafter_lost = None;
+        stats.drafter_alarm = None;
+        stats.phase = Phase::Parked;
     }
 
     /// Loads the model unless it is there. Whoever waits for it hears of the result.

@@ -113,16 +113,28 @@ impl<R: Driver> Gpu<R> {
 
     /// Fetches a slot's bytes and hands them to `take`, after everything before on the stream; in parts of at
     /// most a staging slot, a multiple of 64 bytes.
-    pub(crate) fn fetch(&self, from: Slot, mut take: impl FnMut(&[u8])) -> Result<(), KernelError> {
+    pub(crate) fn fetch(&self, from: Slot, take: impl FnMut(&[u8])) -> Result<(), KernelError> {
+        if self.staging.is_none() {
+            return Ok(());
+        }
+        self.fetch_view(&self.view(from)?, take)
+    }
+
+    /// [`Self::fetch`] for memory outside of the arenas.
+    pub(crate) fn fetch_view(
+        &self,
+        from: &View<R>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), KernelError> {
         let Some(ring) = &self.staging else {
             return Ok(());
         };
         let each = ring.slot_bytes() / 64 * 64;
         let mut at = 0;
-        while at < from.len {
-            let len = each.min(from.len - at);
+        while at < from.len() {
+            let len = each.min(from.len() - at);
             let pinned = self.pinned(ring)?;
-            let part = self.view(from.part(at, len))?;
+            let part = from.part(at, len)?;
             let landed = pinned.download(&self.stream, &part)?.wait()?;
             take(&landed.bytes()[..len as usize]);
             at += len;

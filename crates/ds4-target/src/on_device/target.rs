@@ -42,6 +42,8 @@ pub struct Settings<'a> {
     pub cache: Option<Cache>,
     /// Hears of bytes uploaded and bytes in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Whether all bytes are read back after they were sent, and compared.
+    pub check: bool,
     /// Passes of up to so many tokens are captured as graphs and replayed; 0: none are.
     pub graph_tokens: usize,
 }
@@ -120,7 +122,7 @@ impl<R: Driver> DeviceTarget<R> {
         fits(device, &plan, &state, &scratch)?;
         let layouts = [&plan.layout, &state.layout, &scratch.layout];
         gpu.allocate(layouts, scratch.staging())?;
-        upload::run(&mut gpu, &plan, settings.progress)?;
+        upload::run(&mut gpu, &plan, settings.check, settings.progress)?;
         clear(&gpu, &scratch)?;
         drop(plan);
         Ok(Self {

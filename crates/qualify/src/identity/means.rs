@@ -309,6 +309,7 @@ impl Means {
             cache,
             progress: &mut |_, _| {},
             graph_tokens: if graphs { GRAPH_TOKENS } else { 0 },
+            check: false,
         };
         let mut target = DeviceTarget::new(model, options, &opened.device, settings)?;
         target.poison()?;

@@ -143,7 +143,7 @@ impl<R: Driver> DeviceBlocks<R> {
         let layouts = [&plan.layout, &blocks.state.layout, &blocks.scratch.layout];
         let staging = blocks.scratch.staging().max(blocks.slots.sent.len);
         blocks.gpu.allocate(layouts, staging)?;
-        upload::run(&mut blocks.gpu, &plan, settings.progress)?;
+        upload::run(&mut blocks.gpu, &plan, settings.check, settings.progress)?;
         clear(&blocks.gpu, &blocks.scratch)?;
         Ok(blocks)
     }
