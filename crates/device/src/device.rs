@@ -208,6 +208,12 @@ impl<R: Driver> Device<R> {
         }
     }
 
+    /// Releases that the runtime refused and that have not succeeded since; each is tried again with the next one.
+    #[must_use]
+    pub fn unreleased(&self) -> usize {
+        lock(&self.0.leftovers).len()
+    }
+
     /// Allocates `bytes` bytes whose contents do not matter yet.
     ///
     /// # Errors

@@ -158,6 +158,7 @@ fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
         cache: cache.transpose()?,
         progress: &mut |_, total| bytes = total,
         graph_tokens: 16,
+        check: false,
     };
     let mut t = DeviceTarget::new(Arc::clone(&model), a.options.clone(), device, settings)?;
     let seconds = start.elapsed().as_secs_f64();

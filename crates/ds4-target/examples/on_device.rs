@@ -210,6 +210,7 @@ fn load<R: Driver>(model: &Arc<Model>, a: &Args, device: &Device<R>) -> Result<D
         cache: cache.transpose()?,
         progress: &mut |_, total| bytes = total,
         graph_tokens: a.graphs,
+        check: false,
     };
     let target = DeviceTarget::new(Arc::clone(model), a.options.clone(), device, settings)?;
     let seconds = start.elapsed().as_secs_f64();

@@ -114,6 +114,24 @@ pub enum LoadError {
         /// Where, and both values.
         why: fpx_quant::FormatError,
     },
+    /// A byte on the device is not the one that was sent.
+    #[error(
+        "{file}: tensor {tensor}: byte {at} on {device}: sent {expected:#04x}, read {got:#04x}"
+    )]
+    Upload {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The device.
+        device: String,
+        /// Which byte of the tensor, the first one that differs.
+        at: u64,
+        /// What was sent.
+        expected: u8,
+        /// What stands there.
+        got: u8,
+    },
     /// The plan does not fit the device.
     #[error("{device}: the model needs {needed} bytes ({plan}), {free} of {total} are free")]
     DeviceMemory {

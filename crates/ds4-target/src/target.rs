@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use engine_core::seams::TargetInfo;
+use engine_core::seams::{Resident, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use fpx_quant::{A8Rows, Out};
 use sampling::Sampler;
@@ -328,6 +328,18 @@ impl Target for CpuTarget {
             fallbacks: 0,
             stalls: self.pool.stalls(),
         })
+    }
+
+    /// Weights are those of the files they were bound from, which the target does not know.
+    fn residents(&self) -> Vec<Resident> {
+        let made = self.spare.len() + self.seqs.iter().flatten().count();
+        let bytes = made as u64 * self.shape.bytes().iter().sum::<u64>();
+        let caches = Resident::new("target caches", "host", bytes);
+        let scratch = Resident::uncounted("target scratch", "host");
+        vec![
+            caches.noted("reserved for whole contexts; pages that were never written take none"),
+            scratch.noted("grows with the longest pass"),
+        ]
     }
 
     fn open(&mut self) -> Result<SeqId, Fault> {

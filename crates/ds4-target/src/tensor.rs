@@ -10,6 +10,8 @@ use crate::source::{Bytes, RawTensor, Source};
 /// A matrix of weights, `[rows, k]` (output dimension first), or a stack of matrices.
 #[derive(Clone, Debug)]
 pub struct Tensor {
+    /// The file.
+    pub file: Arc<str>,
     /// Its name in the file.
     pub name: Arc<str>,
     /// Storage format of the rows.
@@ -136,6 +138,7 @@ impl<'a> Binder<'a> {
             ));
         }
         Ok(Tensor {
+            file: Arc::from(self.file()),
             name: Arc::from(name),
             format: raw.format,
             rows,

@@ -45,6 +45,7 @@ fn on<R: Driver>(device: &Device<R>, options: &Options, graph_tokens: usize) -> 
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens,
+        check: false,
     };
     let mut target = DeviceTarget::new(model(), options.clone(), device, settings).unwrap();
     target.poison().unwrap();
@@ -476,6 +477,7 @@ fn refusal(model: Arc<Model>, options: &Options, memory: u64) -> LoadError {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 8,
+        check: false,
     };
     let error = DeviceTarget::new(model, options.clone(), &device, settings).unwrap_err();
     let left = device.memory().unwrap();
@@ -525,6 +527,7 @@ fn nothing_is_left_whichever_call_fails_while_loading() {
             cache: None,
             progress: &mut |_, _| {},
             graph_tokens: 4,
+            check: false,
         };
         let loaded = DeviceTarget::new(model(), options(), &device, settings);
         assert_eq!(loaded.is_ok(), after == 1_000_000, "call {after}");

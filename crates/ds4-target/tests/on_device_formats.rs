@@ -111,6 +111,7 @@ fn both(model: &Arc<Model>) -> Both<cpu::Cpu> {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 0,
+        check: false,
     };
     let mut on_cpu = CpuTarget::new(Arc::clone(model), options()).unwrap();
     let on_device = DeviceTarget::new(Arc::clone(model), options(), &device, settings);

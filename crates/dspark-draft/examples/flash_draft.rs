@@ -274,6 +274,7 @@ fn run<R: Driver>(device: &Device<R>, model: Arc<DraftModel>, a: &Args) -> Resul
         cache: cache().transpose()?,
         progress: &mut |_, _| {},
         graph_tokens: 40,
+        check: false,
     };
     let mut b = DeviceBackbone::new(Arc::clone(&model), options.clone(), device, settings)?;
     let [weights, state, scratch] = b.blocks().bytes();
@@ -405,6 +406,7 @@ fn target<R: Driver>(
         cache,
         progress: &mut |_, _| {},
         graph_tokens: 16,
+        check: false,
     };
     let markov = Markov {
         first: &draft.heads.w1,

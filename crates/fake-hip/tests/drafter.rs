@@ -107,6 +107,7 @@ fn contexts_on_two_devices_are_the_processor_s() {
             cache: None,
             progress: &mut |_, _| {},
             graph_tokens: 8,
+            check: false,
         };
         let device = runtime.open(ordinal).unwrap();
         let b = DeviceBackbone::new(Arc::clone(&model), Options::default(), &device, settings);

@@ -61,6 +61,7 @@ fn both_devices_give_the_bits_of_the_cpu_and_read_each_other_s_state() {
             progress: &mut |_, _| {},
             // Short passes as graphs, from the second of a shape on.
             graph_tokens: 4,
+            check: false,
         };
         let mut t =
             DeviceTarget::new(Arc::clone(&model), options.clone(), &device, settings).unwrap();

@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use engine_core::TokenId;
-use scheduler::{Event as Step, Flow, Handle, Limits, Request, Scheduler, Stats};
+use scheduler::{Event as Step, Flow, Handle, Limits, Loaded, Parking, Request, Scheduler, Stats};
 use text::{Conversation, PromptFormat, Tokenizer};
 
 use crate::answer::{AnswerStream, Event};
 use crate::error::Error;
-use crate::feature::{Feature, features};
+use crate::feature::Feature;
 use crate::model::{EngineOptions, EngineParts, ModelInfo};
+use crate::parking::{self, Known, Parked, Residency, Unparked};
 use crate::prompt::{ChatRequest, Generate, Prepared, Reading};
 use crate::reader::Reader;
 use crate::shipped;
@@ -29,8 +31,7 @@ struct Inner {
     format: PromptFormat,
     stop_tokens: Arc<[TokenId]>,
     bos: Option<TokenId>,
-    info: ModelInfo,
-    features: Vec<Feature>,
+    known: Arc<Known>,
 }
 
 impl Engine {
@@ -39,7 +40,27 @@ impl Engine {
     /// # Errors
     /// `File`, `Model`, `Text`, `Thread`, naming the file and what was expected.
     pub fn load(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
-        Self::from_parts(EngineParts::load(path, options)?, options.limits)
+        let (path, options) = (path.as_ref().to_path_buf(), options.clone());
+        let (limits, idle) = (options.limits, options.park_idle);
+        Self::with_loader(move || EngineParts::load(&path, &options), limits, idle)
+    }
+
+    /// Starts an engine over what `make` gives. Its model can be given up ([`Self::park`]): `make` is then called again,
+    /// on the engine's thread, and must give the same model. `idle`: without a request for so long it is given up by
+    /// itself.
+    ///
+    /// # Errors
+    /// Those of `make`, `Thread`.
+    pub fn with_loader(
+        mut make: impl FnMut() -> Result<EngineParts, Error> + Send + 'static,
+        limits: Limits,
+        idle: Option<Duration>,
+    ) -> Result<Self, Error> {
+        let parts = make()?;
+        let known = Arc::new(Known::new(&parts.info, parking::feature(idle)));
+        let load = parking::again(make, &parts, Arc::clone(&known));
+        let parking = Some(Parking { load, idle });
+        Self::start(parts, parking, known, limits)
     }
 
     /// Loads the model that ships with the program.
@@ -53,14 +74,26 @@ impl Engine {
         Self::load(path, options)
     }
 
-    /// Starts an engine.
+    /// Starts an engine whose model is never given up.
     ///
     /// # Errors
     /// `Thread`.
     pub fn from_parts(parts: EngineParts, limits: Limits) -> Result<Self, Error> {
-        let features = features(&parts.info);
-        let scheduler =
-            Scheduler::start(parts.target, parts.speculation, limits).map_err(Error::Thread)?;
+        let known = Arc::new(Known::new(&parts.info, parking::never()));
+        Self::start(parts, None, known, limits)
+    }
+
+    fn start(
+        parts: EngineParts,
+        parking: Option<Parking>,
+        known: Arc<Known>,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let loaded = Loaded {
+            target: parts.target,
+            speculation: parts.speculation,
+        };
+        let scheduler = Scheduler::start_with(loaded, parking, limits).map_err(Error::Thread)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 scheduler,
@@ -68,22 +101,53 @@ impl Engine {
                 format: parts.format,
                 stop_tokens: parts.stop_tokens,
                 bos: parts.bos,
-                info: parts.info,
-                features,
+                known,
             }),
         })
     }
 
-    /// What is loaded.
+    /// What is loaded; while it is given up, what was.
     #[must_use]
-    pub fn info(&self) -> &ModelInfo {
-        &self.inner.info
+    pub fn info(&self) -> Arc<ModelInfo> {
+        self.inner.known.info()
     }
 
-    /// What is on, what is off, and why.
+    /// What is on, what is off, and why, as of the last time the model was loaded.
     #[must_use]
-    pub fn features(&self) -> &[Feature] {
-        &self.inner.features
+    pub fn features(&self) -> Arc<[Feature]> {
+        self.inner.known.features()
+    }
+
+    /// Gives the model up and everything that was loaded for it, also in a draft worker. Requests accepted so far are
+    /// answered first; later ones wait, and load it again. Without `wait` it is given up only if none is in progress.
+    /// Waits until it is done: not to be called by a sink, which the engine's own thread runs.
+    ///
+    /// # Errors
+    /// `Park`.
+    pub fn park(&self, wait: bool) -> Result<Parked, Error> {
+        // Of the worker, which is gone afterwards.
+        let before = self.residency();
+        let parked = self.inner.scheduler.park(wait)?;
+        Ok(parking::parked(&self.info(), &before, parked))
+    }
+
+    /// Loads a model that was given up, and waits for that.
+    ///
+    /// # Errors
+    /// `Unpark`: the model stays given up, and the next try may succeed.
+    pub fn unpark(&self) -> Result<Unparked, Error> {
+        let unparked = self.inner.scheduler.unpark()?;
+        Ok(Unparked {
+            already: unparked.already,
+            now: self.residency().residents,
+            took: unparked.took,
+        })
+    }
+
+    /// Where the model is, and what takes memory.
+    #[must_use]
+    pub fn residency(&self) -> Residency {
+        parking::residency(&self.info(), &self.stats())
     }
 
     /// The bounds of the scheduler.

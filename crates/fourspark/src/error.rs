@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use scheduler::{Failure, SubmitError};
+use scheduler::{Failure, ParkError, SubmitError, UnparkError};
 
 /// A refusal or failure. The sources say which file, tensor, key or value.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,24 @@ pub enum Error {
     /// The prompt could not be made from the request.
     #[error(transparent)]
     Prompt(#[from] text::TextError),
+    /// The model is not given up.
+    #[error("the model stays loaded: {0}")]
+    Park(#[from] ParkError),
+    /// A model that was given up is not loaded.
+    #[error(transparent)]
+    Unpark(#[from] UnparkError),
+    /// The file is not the one that was loaded before.
+    #[error("{file} has changed since it was loaded: {field}: expected {expected}, got {got}")]
+    Changed {
+        /// The file.
+        file: String,
+        /// What differs.
+        field: &'static str,
+        /// As it was.
+        expected: String,
+        /// As it is.
+        got: String,
+    },
     /// The request was refused.
     #[error(transparent)]
     Refused(#[from] SubmitError),

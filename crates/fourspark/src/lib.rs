@@ -36,6 +36,8 @@
 //! | --- | --- |
 //! | [`model`] | options, loading, what is loaded |
 //! | [`engine`] | [`Engine`]: prompts in, answers out |
+//! | [`parking`] | giving the model up and loading it again |
+//! | [`progress`] | who hears of a model's way onto a device |
 //! | [`prompt`] | requests, and prompts ready to run |
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
@@ -58,7 +60,9 @@ pub mod engine;
 pub mod error;
 pub mod feature;
 pub mod model;
+pub mod parking;
 pub mod placement;
+pub mod progress;
 pub mod prompt;
 mod reader;
 pub mod selftest;
@@ -75,14 +79,16 @@ pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;
 pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
+pub use parking::{Parked, Residency, Unparked};
+pub use progress::{Progress, Upload};
 pub use prompt::{ChatRequest, Generate, Prepared};
 pub use scheduler::{
-    Cold, Drafting, Failure, Flow, Handle, Limits, LoopStats, Policy, RewardOptions, Speculation,
-    Stats, SubmitError, Usage, WarmUp,
+    Cold, Drafting, Failure, Flow, Handle, Limits, LoadFailure, LoopStats, ParkError, Phase,
+    Policy, RewardOptions, Speculation, Stats, SubmitError, UnparkError, Usage, WarmUp,
 };
 pub use shipped::shipped_model;
 
-pub use engine_core::seams::Counters;
+pub use engine_core::seams::{Counters, Resident};
 pub use engine_core::{NumericClass, Penalties, SamplePlan, TokenId};
 pub use text::prompt::{Assistant, Block, Effort, Part, ToolCall, ToolResult};
 pub use text::{Generation, Message, Thinking, ToolDef};

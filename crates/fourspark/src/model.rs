@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ds4_target::{Ds4Meta, GgufSource, Model, Options};
 use engine_core::{NumericClass, Target, TokenId};
@@ -41,6 +42,8 @@ pub struct EngineOptions {
     pub draft_options: DraftOptions,
     /// Bounds of the scheduler.
     pub limits: Limits,
+    /// Without a request for so long the model is given up ([`crate::Engine::park`]); `None`: it stays.
+    pub park_idle: Option<Duration>,
 }
 
 impl Default for EngineOptions {
@@ -56,6 +59,7 @@ impl Default for EngineOptions {
             draft: Draft::Off,
             draft_options: DraftOptions::default(),
             limits: Limits::default(),
+            park_idle: None,
         }
     }
 }

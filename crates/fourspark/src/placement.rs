@@ -20,6 +20,7 @@ use engine_core::Target;
 use engine_core::seams::Backbone;
 
 use crate::error::Error;
+use crate::progress::{Progress, Upload};
 
 /// Memory of the host as a device.
 const HOST: u64 = 64 << 30;
@@ -76,6 +77,10 @@ pub struct DeviceOptions {
     pub graphs: bool,
     /// Whether kernels may start before the one ahead has ended, on devices that can.
     pub early_launch: bool,
+    /// Whether all bytes of weights are read back after they were sent, and compared. A draft worker's are not.
+    pub check_load: bool,
+    /// Who hears of their way there.
+    pub progress: Progress,
     /// The vendors' libraries.
     pub libraries: survey::Settings,
 }
@@ -87,6 +92,8 @@ impl Default for DeviceOptions {
             images: None,
             graphs: true,
             early_launch: true,
+            check_load: false,
+            progress: Progress::default(),
             libraries: survey::Settings::default(),
         }
     }
@@ -129,22 +136,48 @@ pub(crate) struct Placed {
 trait Visit {
     type Out;
 
-    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error>;
+    fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error>;
 }
 
 /// A device and how it is used.
-struct Opened<R: Driver> {
+struct Opened<'a, R: Driver> {
     device: Device<R>,
-    images: Option<PathBuf>,
-    graphs: bool,
+    how: &'a DeviceOptions,
 }
 
-impl<R: Driver> Opened<R> {
+impl<R: Driver> Opened<'_, R> {
     /// The folder of compiled images.
     fn cache(&self) -> Result<Option<Cache>, Error> {
-        let cache = self.images.as_ref();
+        let cache = self.how.images.as_ref();
         let cache = cache.map(|folder| Cache::open(folder, Cache::MOST));
         Ok(cache.transpose()?)
+    }
+
+    /// Tells who hears of a model's way there.
+    fn told(&self, what: &'static str, device: String) -> impl FnMut(u64, u64) {
+        let progress = &self.how.progress;
+        move |done, total| {
+            progress.tell(&Upload {
+                what,
+                device: &device,
+                done,
+                total,
+            });
+        }
+    }
+
+    fn settings<'a>(
+        &self,
+        cache: Option<Cache>,
+        info: &DeviceInfo,
+        progress: &'a mut dyn FnMut(u64, u64),
+    ) -> Settings<'a> {
+        Settings {
+            cache,
+            progress,
+            check: self.how.check_load,
+            graph_tokens: info.graph_tokens,
+        }
     }
 
     /// What may be known of it, with graphs for passes of up to so many tokens.
@@ -153,7 +186,7 @@ impl<R: Driver> Opened<R> {
         DeviceInfo {
             id: self.device.id().to_string(),
             what: format!("{}, {}", facts.name, facts.arch),
-            graph_tokens: if self.graphs { most } else { 0 },
+            graph_tokens: if self.how.graphs { most } else { 0 },
             early_launch: self.device.early_launch(),
         }
     }
@@ -184,11 +217,7 @@ fn on<R: Driver, V: Visit>(
     if !how.early_launch {
         device.turn_early_launch_off();
     }
-    work.visit(Opened {
-        device,
-        images: how.images.clone(),
-        graphs: how.graphs,
-    })
+    work.visit(Opened { device, how })
 }
 
 /// Puts a model on the device asked for, with what draws a drafter's chains there.
@@ -230,11 +259,11 @@ struct PlaceTarget<'a> {
 impl Visit for PlaceTarget<'_> {
     type Out = (Box<dyn Target + Send>, DeviceInfo, Option<String>);
 
-    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
+    fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error> {
         let info = opened.info(GRAPH_TOKENS);
         let new = |markov, cache| {
-            let mut told = told;
-            let settings = settings(cache, &info, &mut told);
+            let mut told = opened.told("model", info.id.clone());
+            let settings = opened.settings(cache, &info, &mut told);
             let (model, run) = (Arc::clone(&self.model), self.run.clone());
             DeviceTarget::with_chains(model, run, markov, &opened.device, settings)
         };
@@ -276,29 +305,13 @@ struct PlaceLayers {
 impl Visit for PlaceLayers {
     type Out = PlacedLayers;
 
-    fn visit<R: Driver>(self, opened: Opened<R>) -> Result<Self::Out, Error> {
+    fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error> {
         let info = opened.info(GRAPH_ROWS);
-        let mut told = told;
-        let settings = settings(opened.cache()?, &info, &mut told);
+        let mut told = opened.told("drafter", info.id.clone());
+        let settings = opened.settings(opened.cache()?, &info, &mut told);
         let layers = DeviceBackbone::new(self.model, self.run, &opened.device, settings)?;
         Ok((Box::new(layers), info))
     }
-}
-
-fn settings<'a>(
-    cache: Option<Cache>,
-    info: &DeviceInfo,
-    progress: &'a mut dyn FnMut(u64, u64),
-) -> Settings<'a> {
-    Settings {
-        cache,
-        progress,
-        graph_tokens: info.graph_tokens,
-    }
-}
-
-fn told(done: u64, total: u64) {
-    tracing::debug!(done, total, "bytes of weights");
 }
 
 #[cfg(test)]

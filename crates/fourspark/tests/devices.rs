@@ -2,8 +2,11 @@
 #![cfg(feature = "host-exec")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+use std::sync::{Arc, Mutex};
+
 use fourspark::{
-    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, shipped_model,
+    DeviceChoice, DeviceOptions, Draft, DraftDevice, Engine, EngineOptions, Generate, Progress,
+    Upload, shipped_model,
 };
 
 fn options(choice: DeviceChoice, graphs: bool) -> EngineOptions {
@@ -37,7 +40,7 @@ fn c_15_the_graphs_switch_changes_no_answer() {
     for (graphs, tokens) in [(true, 16), (false, 0)] {
         let (got, engine) = answer(&options(DeviceChoice::Host, graphs));
         assert_eq!(got, want, "graphs {graphs}");
-        let device = engine.info().device.as_ref().unwrap();
+        let device = engine.info().device.clone().unwrap();
         assert_eq!((device.id.as_str(), device.graph_tokens), ("cpu:0", tokens));
     }
 }
@@ -56,9 +59,39 @@ fn c_15_the_early_launch_switch_changes_no_answer() {
     }
 }
 
+/// C-15: bytes that were read back are the bytes that were sent; who wants to hears of their way, model and drafter.
+#[test]
+fn c_15_the_check_of_a_load_changes_no_answer() {
+    let (want, _) = answer(&options(DeviceChoice::Cpu, true));
+    for check_load in [true, false] {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&heard);
+        let mut options = options(DeviceChoice::Host, true);
+        options.device.check_load = check_load;
+        options.device.progress = Progress::new(move |upload| {
+            let Upload {
+                what, done, total, ..
+            } = *upload;
+            assert_eq!(upload.device, "cpu:0");
+            theirs.lock().unwrap().push((what, done, total));
+        });
+        options.draft = Draft::Shipped;
+        let (got, _) = answer(&options);
+        assert_eq!(got, want, "checked: {check_load}");
+        let heard = heard.lock().unwrap();
+        for what in ["model", "drafter"] {
+            let of = heard.iter().filter(|(w, _, _)| *w == what);
+            let bytes: Vec<(u64, u64)> = of.map(|(_, done, total)| (*done, *total)).collect();
+            assert!(bytes.len() > 10 && bytes.is_sorted(), "{bytes:?}");
+            let (done, total) = *bytes.last().unwrap();
+            assert!(done == total && total > 1_000_000);
+        }
+    }
+}
+
 /// The device that the drafter's layers run on; `None`: the processor.
 fn drafts_on(engine: &Engine) -> Option<String> {
-    let layers = engine.info().draft.as_ref().unwrap().layers.as_ref();
+    let layers = engine.info().draft.as_ref().unwrap().layers.clone();
     layers.unwrap().device.as_ref().map(|d| d.id.clone())
 }
 

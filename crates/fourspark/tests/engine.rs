@@ -236,11 +236,8 @@ fn what_a_model_can_do_does_not_depend_on_its_name() {
         let path = write(folder.path(), |m| set(m, "general.name", name));
         let engine = Engine::load(&path, &EngineOptions::default()).unwrap();
         assert_eq!(engine.info().name, shown);
-        let thinking = engine
-            .features()
-            .iter()
-            .find(|f| f.name == "thinking")
-            .unwrap();
+        let features = engine.features();
+        let thinking = features.iter().find(|f| f.name == "thinking").unwrap();
         assert!(
             thinking.on && thinking.reason.contains("Preview"),
             "{thinking}"
@@ -251,11 +248,8 @@ fn what_a_model_can_do_does_not_depend_on_its_name() {
         set(m, "general.base_model.0.version", Some("9999"))
     });
     let engine = Engine::load(&path, &EngineOptions::default()).unwrap();
-    let thinking = engine
-        .features()
-        .iter()
-        .find(|f| f.name == "thinking")
-        .unwrap();
+    let features = engine.features();
+    let thinking = features.iter().find(|f| f.name == "thinking").unwrap();
     assert!(
         thinking.reason.contains("\"9999\" is not known"),
         "{thinking}"
@@ -287,11 +281,8 @@ fn a_file_is_described_and_its_options_are_checked() {
         .find(|f| f.role == "ffn_up_exps")
         .unwrap();
     assert_eq!((experts.tensors, experts.format.as_str()), (6, "F32"));
-    let kv_sim = engine
-        .features()
-        .iter()
-        .find(|f| f.name == "kv_sim")
-        .unwrap();
+    let features = engine.features();
+    let kv_sim = features.iter().find(|f| f.name == "kv_sim").unwrap();
     assert!(!kv_sim.on);
     let too_long = EngineOptions {
         ctx: Some(1 << 21),

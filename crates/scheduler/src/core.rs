@@ -8,14 +8,14 @@ use dspark_draft::speculate::{
     Cold, Config, Finished, Grants, InPass, Reason, Speculator, Turn, WarmUp,
 };
 use engine_core::mutant::mutant;
-use engine_core::seams::{Counters, TargetInfo};
+use engine_core::seams::{Counters, Resident, TargetInfo};
 use engine_core::{Drafter, SeqId, Target};
 
 use crate::error::Failure;
+use crate::park::Loaded;
 use crate::plan::{Budget, shares};
 use crate::request::{Drafting, FinishReason};
 use crate::sequence::{Delivery, Ended, Job, Sequence};
-use crate::speculation::Speculation;
 use crate::stats::Stats;
 
 /// Target, drafter, loop and active jobs.
@@ -39,12 +39,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(
-        target: Box<dyn Target + Send>,
-        speculation: Option<Speculation>,
-        budget: Budget,
-        retries: u32,
-    ) -> Self {
+    pub(crate) fn new(loaded: Loaded, budget: Budget, retries: u32) -> Self {
+        let Loaded {
+            target,
+            speculation,
+        } = loaded;
         let base = Config {
             in_pass: InPass::Keyed,
             retries,
@@ -102,6 +101,22 @@ impl Core {
 
     pub(crate) fn info(&self) -> &TargetInfo {
         self.target.info()
+    }
+
+    /// What takes memory for target and drafter.
+    pub(crate) fn residents(&self) -> Vec<Resident> {
+        let mut all = self.target.residents();
+        all.extend(self.drafter.iter().flat_map(|d| d.residents()));
+        all
+    }
+
+    /// Frees target and drafter. The answer: what could not be freed, and why.
+    pub(crate) fn release(self) -> Vec<Resident> {
+        // The drafter first: what it draws with lies beside the target's weights.
+        let drafter = self.drafter.map(|d| d.retire());
+        let mut left = drafter.unwrap_or_default();
+        left.extend(self.target.retire());
+        left
     }
 
     /// What the target counted.

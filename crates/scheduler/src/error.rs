@@ -6,6 +6,8 @@ use dspark_draft::speculate::{AdmitError, Failure as LoopFailure};
 use engine_core::{Fault, TokenId};
 use sampling::{PlanError, SampleError};
 
+use crate::park::LoadFailure;
+
 /// A refused request: nothing was queued.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +71,9 @@ pub enum Failure {
     /// The loop refused a request that had been accepted.
     #[error("{0}")]
     Refused(Arc<AdmitError>),
+    /// The model had been given up and could not be loaded again. The next request tries anew.
+    #[error("the model could not be loaded: {0}")]
+    Load(LoadFailure),
     /// The engine stopped by a fault of its own.
     #[error("the engine stopped unexpectedly")]
     Stopped,

@@ -16,6 +16,9 @@
 //! would be remembered (`Target::save`). By the contract a restored sequence continues with the bits
 //! of a computed one, so that nothing else has to know; [`Usage::cached_tokens`] reports it.
 //!
+//! Between answers the model can be given up and loaded again ([`Scheduler::park`], [`Scheduler::unpark`]): requests
+//! wait, counters go on, and by the contract nothing else can be seen.
+//!
 //! | here | elsewhere called |
 //! | --- | --- |
 //! | [`Request`] | sequence group, task |
@@ -28,14 +31,19 @@
 
 mod core;
 mod error;
+mod park;
 mod plan;
 mod request;
 mod sequence;
 mod service;
 mod speculation;
 mod stats;
+mod thread;
 
 pub use error::{Failure, SubmitError};
+pub use park::{
+    Load, LoadFailure, Loaded, ParkError, Parked, Parking, Phase, UnparkError, Unparked,
+};
 pub use request::{
     Drafting, Event, Finish, FinishReason, Flow, Request, Sink, Token, Usage, channel,
 };

@@ -82,6 +82,8 @@ pub struct Usage {
     pub drafting: Drafting,
     /// From submission to admission.
     pub queued: Duration,
+    /// Of that, waiting for a model that had been given up to be loaded.
+    pub loading: Duration,
     /// From admission to the first token.
     pub prefill: Duration,
     /// From the first token to the end.

@@ -1,5 +1,6 @@
 //! One request on its way: the job as submitted, and the sequence it becomes once it has a slot.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -14,6 +15,8 @@ use crate::request::{Drafting, Event, Finish, FinishReason, Flow, Request, Sink,
 /// that has not ended delivers a failure.
 pub(crate) struct Job {
     pub(crate) request: Request,
+    /// Counts the engine's requests.
+    pub(crate) number: u64,
     sink: Sink,
     cancel: Arc<AtomicBool>,
     submitted: Instant,
@@ -28,13 +31,14 @@ impl std::fmt::Debug for Job {
 }
 
 impl Job {
-    pub(crate) fn new(request: Request, sink: Sink, cancel: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(request: Request, number: u64, sink: Sink, cancel: Arc<AtomicBool>) -> Self {
         let usage = Usage {
             prompt_tokens: request.prompt.len() as u32,
             ..Usage::default()
         };
         Self {
             request,
+            number,
             sink,
             cancel,
             submitted: Instant::now(),
@@ -59,6 +63,15 @@ impl Job {
             history: Vec::new(),
             speculate: true,
         }
+    }
+
+    /// Notes what of a load it waited for; whether it did.
+    pub(crate) fn waited_for(&mut self, load: Range<Instant>) -> bool {
+        let waited = load
+            .end
+            .saturating_duration_since(load.start.max(self.submitted));
+        self.usage.loading = waited;
+        !waited.is_zero()
     }
 
     /// Decides the end; the sink hears of it when the result is delivered.

@@ -1,21 +1,22 @@
-//! The engine's thread and the door to it: submission, the bounded queue, handles, shutdown.
+//! The door to the engine's thread: submission, the bounded queue, orders to park, handles, shutdown.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use engine_core::Target;
 use engine_core::seams::TargetInfo;
 
-use crate::core::Core;
 use crate::error::SubmitError;
-use crate::plan::Budget;
+use crate::park::{Loaded, Orders, ParkError, Parked, Parking, Phase, UnparkError, Unparked};
 use crate::request::{FinishReason, Request, Sink};
-use crate::sequence::{Ended, Job};
+use crate::sequence::Job;
 use crate::speculation::Speculation;
 use crate::stats::Stats;
+use crate::thread::Engine;
 
 /// Bounds of an engine. None of them changes a byte of any answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,20 +46,21 @@ impl Default for Limits {
 
 /// What the thread and the door share.
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
-    wake: Condvar,
+pub(crate) struct Shared {
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) wake: Condvar,
     /// As of the last tick; `queued` is filled in on demand.
-    stats: Mutex<Stats>,
+    pub(crate) stats: Mutex<Stats>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    stop: bool,
+pub(crate) struct Queue {
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) orders: Orders,
+    pub(crate) stop: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -68,6 +70,8 @@ pub struct Scheduler {
     shared: Arc<Shared>,
     info: TargetInfo,
     limits: Limits,
+    /// Whether its model can be given up: it can be loaded again.
+    parks: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -106,7 +110,7 @@ impl Drop for Handle {
 }
 
 impl Scheduler {
-    /// Starts the thread.
+    /// Starts the thread over a model that is never given up.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -115,12 +119,24 @@ impl Scheduler {
         speculation: Option<Speculation>,
         limits: Limits,
     ) -> std::io::Result<Self> {
-        let info = target.info().clone();
-        let budget = Budget {
-            alone: limits.pass_tokens.max(1),
-            beside_decode: limits.pass_tokens_beside_decode.max(1),
-            span_max: info.span_max.max(1),
+        let loaded = Loaded {
+            target,
+            speculation,
         };
+        Self::start_with(loaded, None, limits)
+    }
+
+    /// Starts the thread; with `parking` the model can be given up.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start_with(
+        loaded: Loaded,
+        parking: Option<Parking>,
+        limits: Limits,
+    ) -> std::io::Result<Self> {
+        let info = loaded.target.info().clone();
+        let parks = parking.is_some();
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
@@ -130,8 +146,7 @@ impl Scheduler {
         let thread = std::thread::Builder::new()
             .name("fourspark-engine".to_owned())
             .spawn(move || {
-                let core = Core::new(target, speculation, budget, limits.retries);
-                let work = || run(warmed(core, &theirs), &theirs);
+                let work = || Engine::new(loaded, parking, &limits, &theirs).run(&theirs);
                 if catch_unwind(AssertUnwindSafe(work)).is_err() {
                     tracing::error!("the engine stopped unexpectedly");
                 }
@@ -141,6 +156,7 @@ impl Scheduler {
             shared,
             info,
             limits,
+            parks,
             thread: Some(thread),
         })
     }
@@ -180,9 +196,11 @@ impl Scheduler {
                 self.shared.end_cancelled(left);
                 return Err(SubmitError::QueueFull { limit });
             }
-            let job = Job::new(request, sink, Arc::clone(&cancel));
+            let mut stats = lock(&self.shared.stats);
+            stats.submitted += 1;
+            let job = Job::new(request, stats.submitted, sink, Arc::clone(&cancel));
+            drop(stats);
             queue.jobs.push_back(job);
-            lock(&self.shared.stats).submitted += 1;
         }
         self.shared.wake.notify_all();
         self.shared.end_cancelled(left);
@@ -223,7 +241,54 @@ impl Scheduler {
         let mut stats = lock(&self.shared.stats).clone();
         stats.queued = queue.jobs.len();
         stats.dead = queue.stop;
+        if stats.phase == Phase::Loaded && !queue.orders.park.is_empty() {
+            stats.phase = Phase::Parking;
+        }
         stats
+    }
+
+    /// Gives the model up and waits for that: requests accepted so far are answered first, later ones wait, and load it
+    /// again. Without `wait` it is given up only if no request is in progress.
+    ///
+    /// # Errors
+    /// `Busy`, `Unable`, `Stopped`.
+    pub fn park(&self, wait: bool) -> Result<Parked, ParkError> {
+        let (reply, answer) = channel();
+        {
+            let mut queue = lock(&self.shared.queue);
+            if queue.stop {
+                return Err(ParkError::Stopped);
+            }
+            if !self.parks {
+                return Err(ParkError::Unable);
+            }
+            let stats = lock(&self.shared.stats);
+            let in_progress = queue.jobs.len() + stats.active;
+            if !wait && in_progress > 0 {
+                return Err(ParkError::Busy { in_progress });
+            }
+            queue.orders.before = stats.submitted;
+            queue.orders.park.push(reply);
+        }
+        self.shared.wake.notify_all();
+        answer.recv().unwrap_or(Err(ParkError::Stopped))
+    }
+
+    /// Loads a model that was given up and waits for that.
+    ///
+    /// # Errors
+    /// `Load` with the reason: the model stays given up, and the next try may succeed. `Stopped`.
+    pub fn unpark(&self) -> Result<Unparked, UnparkError> {
+        let (reply, answer) = channel();
+        {
+            let mut queue = lock(&self.shared.queue);
+            if queue.stop {
+                return Err(UnparkError::Stopped);
+            }
+            queue.orders.unpark.push(reply);
+        }
+        self.shared.wake.notify_all();
+        answer.recv().unwrap_or(Err(UnparkError::Stopped))
     }
 
     /// Cancels everything and refuses what comes. Returns at once; ends arrive as usual.
@@ -251,6 +316,8 @@ impl Shared {
         let jobs = {
             let mut queue = lock(&self.queue);
             queue.stop = true;
+            // Whoever waits for an order hears that there is nobody to carry it out.
+            queue.orders = Orders::default();
             std::mem::take(&mut queue.jobs)
         };
         lock(&self.stats).active = 0;
@@ -258,16 +325,21 @@ impl Shared {
     }
 
     /// Ends jobs that never ran. Not under a lock: sinks may call the scheduler.
-    fn end_cancelled(&self, jobs: Vec<Job>) {
+    pub(crate) fn end_cancelled(&self, jobs: Vec<Job>) {
+        self.end_all(jobs, &FinishReason::Cancelled);
+    }
+
+    /// The same for another reason.
+    pub(crate) fn end_all(&self, jobs: Vec<Job>, reason: &FinishReason) {
         for job in jobs {
-            let ended = job.end(FinishReason::Cancelled);
+            let ended = job.end(reason.clone());
             lock(&self.stats).count_end(&ended);
             ended.deliver();
         }
     }
 }
 
-fn take_cancelled(jobs: &mut VecDeque<Job>, into: &mut Vec<Job>) {
+pub(crate) fn take_cancelled(jobs: &mut VecDeque<Job>, into: &mut Vec<Job>) {
     for _ in 0..jobs.len() {
         if let Some(job) = jobs.pop_front() {
             if job.is_cancelled() {
@@ -277,78 +349,4 @@ fn take_cancelled(jobs: &mut VecDeque<Job>, into: &mut Vec<Job>) {
             }
         }
     }
-}
-
-/// The engine, warmed up; what that found is there before the first request ends.
-fn warmed(mut core: Core, shared: &Shared) -> Core {
-    core.warm_up();
-    let mut stats = lock(&shared.stats);
-    stats.warm_up = core.warmed().cloned();
-    stats.drafter_lost = core.drafter_lost().cloned();
-    drop(stats);
-    core
-}
-
-/// The thread: admit, tick, publish counters, sleep when there is nothing to do.
-fn run(mut core: Core, shared: &Shared) {
-    let mut local = Stats::default();
-    loop {
-        let (mut cancelled, mut admitted) = (Vec::new(), Vec::new());
-        let stop = {
-            let mut queue = lock(&shared.queue);
-            loop {
-                take_cancelled(&mut queue.jobs, &mut cancelled);
-                let idle = core.active() == 0 && queue.jobs.is_empty() && cancelled.is_empty();
-                if queue.stop || !idle {
-                    break;
-                }
-                queue = shared
-                    .wake
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            let free = core.info().n_seq_max.saturating_sub(core.active());
-            let free = free.min(queue.jobs.len());
-            if !queue.stop {
-                admitted.extend(queue.jobs.drain(..free));
-                // Counted as active before they leave the queue's count, so that a request never
-                // seems to be nowhere.
-                lock(&shared.stats).active = core.active() + admitted.len();
-            }
-            queue.stop
-        };
-        shared.end_cancelled(cancelled);
-        if stop {
-            core.cancel_all(&mut local);
-            publish(shared, &mut local, &mut core);
-            return;
-        }
-        for job in admitted {
-            core.admit(job, &mut local);
-        }
-        if core.active() > 0 {
-            core.tick(&mut local);
-        }
-        publish(shared, &mut local, &mut core);
-    }
-}
-
-/// Adds the thread's counts to the shared ones, then tells who has ended.
-fn publish(shared: &Shared, local: &mut Stats, core: &mut Core) {
-    let add = std::mem::take(local);
-    let ended = core.take_ended();
-    // A target on a device waits for it to answer: not while it is at work for someone.
-    let counters = (!ended.is_empty() || core.active() == 0).then(|| core.counters());
-    {
-        let mut stats = lock(&shared.stats);
-        stats.active = core.active();
-        if let Some(counters) = counters {
-            stats.target = counters;
-        }
-        stats.drafter_lost = core.drafter_lost().cloned();
-        stats.drafter_alarm = core.drafter_alarm();
-        stats.speculation.clone_from(core.speculation());
-        stats.add(&add);
-    }
-    ended.into_iter().for_each(Ended::deliver);
 }

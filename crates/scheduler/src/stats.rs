@@ -1,10 +1,12 @@
 //! Counters of an engine, for `/props`, metrics and tests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dspark_draft::speculate::{Cold, WarmUp};
-use engine_core::seams::Counters;
+use engine_core::seams::{Counters, Resident};
 
+use crate::park::Phase;
 use crate::request::FinishReason;
 use crate::sequence::Ended;
 
@@ -49,6 +51,22 @@ pub struct Stats {
     pub warm_up: Option<Result<WarmUp, Cold>>,
     /// What the target counted until the last answer ended; `None` if it does not count.
     pub target: Option<Counters>,
+    /// Where the model is.
+    pub phase: Phase,
+    /// What takes memory for it, as of the last answer; while it is parked, what could not be freed.
+    pub residents: Arc<[Resident]>,
+    /// Times the model was given up.
+    pub parks: u64,
+    /// Of those, because nobody asked for anything.
+    pub idle_parks: u64,
+    /// Times it was loaded again.
+    pub unparks: u64,
+    /// Times that failed.
+    pub failed_loads: u64,
+    /// Why the last one did; `None` once it was loaded.
+    pub load_error: Option<String>,
+    /// Requests that waited for it to be loaded.
+    pub waited_for_load: u64,
     /// Everything the speculative loop counted.
     pub speculation: dspark_draft::stats::Stats,
     /// Whether the engine has stopped.
@@ -99,6 +117,7 @@ impl Stats {
         self.proposed_tokens += other.proposed_tokens;
         self.accepted_tokens += other.accepted_tokens;
         self.busy += other.busy;
+        self.waited_for_load += other.waited_for_load;
     }
 
     pub(crate) fn count_end(&mut self, ended: &Ended) {

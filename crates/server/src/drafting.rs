@@ -3,7 +3,7 @@
 //!
 //! Must not know: how anything is drafted.
 
-use fourspark::{ChainsInfo, DraftInfo, Drafting, LayersInfo, Stats, WorkerInfo};
+use fourspark::{ChainsInfo, DraftInfo, Drafting, LayersInfo, Phase, Stats, WorkerInfo};
 use serde_json::{Map, Value, json};
 
 /// The drafter: what it is, or why there is none.
@@ -11,20 +11,24 @@ pub(crate) fn props(draft: Option<&DraftInfo>, stats: &Stats) -> Value {
     let Some(draft) = draft else {
         return json!({"on": false, "reason": "no drafter was asked for"});
     };
+    let away = matches!(stats.phase, Phase::Parked | Phase::Loading).then_some(PARKED);
     json!({
-        "on": stats.drafter_lost.is_none(),
+        "on": stats.drafter_lost.is_none() && away.is_none(),
         "file": draft.file,
         "source": draft.source.name(),
         "policy": draft.policy.to_string(),
         "depth": draft.depth,
         "pairing": draft.pairing.map(|p| p.to_string()),
         "layers": layers(draft.layers.as_ref()),
-        "worker": worker(draft.worker.as_ref()),
-        "reason": stats.drafter_lost,
+        "worker": worker(draft.worker.as_ref(), away.is_some()),
+        "reason": stats.drafter_lost.as_deref().or(away),
         "alarm": stats.drafter_alarm,
         "warm_up": warm_up(stats),
     })
 }
+
+/// Why nothing is drafted while the model is given up.
+const PARKED: &str = "the model is parked, and the drafter with it";
 
 /// What was measured before the first request: milliseconds of it all, of a plain pass and of a draft; or why
 /// nothing was.
@@ -60,11 +64,14 @@ fn layers(layers: Option<&LayersInfo>) -> Value {
     })
 }
 
-/// The process that runs the drafter's layers: what was asked for, what it is now, and its counts.
-fn worker(worker: Option<&WorkerInfo>) -> Value {
+/// The process that runs the drafter's layers: what was asked for, what it is now, and its counts since it was started.
+fn worker(worker: Option<&WorkerInfo>, parked: bool) -> Value {
     let Some(worker) = worker else {
         return json!({"mode": "off"});
     };
+    if parked {
+        return json!({"mode": worker.mode.name(), "state": "parked", "pid": Value::Null, "reason": PARKED});
+    }
     let report = worker.watch.report();
     let numbers = report.numbers().into_iter();
     let numbers: Map<_, _> = numbers
@@ -182,6 +189,7 @@ mod tests {
         let draft = DraftInfo {
             source: fourspark::DraftSource::Suffix,
             file: None,
+            tensor_bytes: 0,
             policy: fourspark::Policy::Fixed(3),
             depth: 7,
             pairing: None,
@@ -219,6 +227,13 @@ mod tests {
             (&alarmed["on"], &alarmed["alarm"]),
             (&json!(true), &json!("1.05 tokens a draft"))
         );
+        stats.phase = Phase::Parked;
+        let parked = props(Some(&draft), &stats);
+        assert_eq!(
+            (&parked["on"], &parked["reason"]),
+            (&json!(false), &json!(PARKED))
+        );
+        stats.phase = Phase::Loaded;
         stats.drafter_lost = Some("killed".to_owned());
         let lost = props(Some(&draft), &stats);
         assert_eq!(

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine_core::seams::{Counters, TargetInfo};
+use engine_core::seams::{Counters, Resident, TargetInfo};
 use engine_core::{
     Fault, NumericClass, Out, Pos, Rows, SeqId, Span, Target, Ticket, TokenId, Want,
 };
@@ -158,6 +158,9 @@ impl Watch {
 }
 
 impl FakeTarget {
+    /// Bytes that it says it takes.
+    pub const BYTES: u64 = 7;
+
     /// A target that counts: after token t comes t + 1, modulo the vocabulary.
     #[must_use]
     pub fn new(n_vocab: usize, n_ctx: u64, n_seq_max: usize) -> Self {
@@ -378,6 +381,10 @@ impl Target for FakeTarget {
 
     fn counters(&self) -> Option<Counters> {
         self.counts.then_some(self.counted)
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        vec![Resident::new("target caches", "fake", Self::BYTES)]
     }
 
     fn open(&mut self) -> Result<SeqId, Fault> {

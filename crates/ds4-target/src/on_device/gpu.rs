@@ -14,7 +14,7 @@ use super::arena::{Arena, Layout, Slot};
 use super::clock::{Clock, Clocked};
 
 /// Pinned slots of a ring.
-const SLOTS: usize = 4;
+pub(super) const SLOTS: usize = 4;
 
 /// The device.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ pub(crate) struct Gpu<R: Driver> {
     /// Shared, so that work can be captured that uses the device.
     pub(crate) stream: Arc<Stream<R>>,
     /// Weights, state, scratch; none yet while shapes are only tried.
-    arenas: Option<[Buffer<R>; 3]>,
+    pub(super) arenas: Option<[Buffer<R>; 3]>,
     /// Pinned memory of passes: inputs up, logits and features down.
-    staging: Option<Staging<R>>,
+    pub(super) staging: Option<Staging<R>>,
     /// Bytes of matrices that products read since the arenas were made, without those of stacks of which a list says
     /// which are read.
     pub(crate) read: u64,
@@ -130,16 +130,28 @@ impl<R: Driver> Gpu<R> {
 
     /// Fetches a slot's bytes and hands them to `take`, after everything before on the stream; in parts of at
     /// most a staging slot, a multiple of 64 bytes.
-    pub(crate) fn fetch(&self, from: Slot, mut take: impl FnMut(&[u8])) -> Result<(), KernelError> {
+    pub(crate) fn fetch(&self, from: Slot, take: impl FnMut(&[u8])) -> Result<(), KernelError> {
+        if self.staging.is_none() {
+            return Ok(());
+        }
+        self.fetch_view(&self.view(from)?, take)
+    }
+
+    /// [`Self::fetch`] for memory outside of the arenas.
+    pub(crate) fn fetch_view(
+        &self,
+        from: &View<R>,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), KernelError> {
         let Some(ring) = &self.staging else {
             return Ok(());
         };
         let each = ring.slot_bytes() / 64 * 64;
         let mut at = 0;
-        while at < from.len {
-            let len = each.min(from.len - at);
+        while at < from.len() {
+            let len = each.min(from.len() - at);
             let pinned = self.pinned(ring)?;
-            let part = self.view(from.part(at, len))?;
+            let part = from.part(at, len)?;
             let landed = pinned.download(&self.stream, &part)?.wait()?;
             take(&landed.bytes()[..len as usize]);
             at += len;

@@ -132,6 +132,20 @@ impl<R: Driver> Graphs<R> {
         Ok(replayed)
     }
 
+    /// How many there are.
+    pub(crate) fn built(&self) -> usize {
+        let built = self.known.values();
+        built.filter(|k| matches!(k, Known::Built(..))).count()
+    }
+
+    /// All of them, to be retired.
+    pub(crate) fn into_graphs(self) -> impl Iterator<Item = Graph<R>> {
+        self.known.into_values().filter_map(|known| match known {
+            Known::Built(graph, _) => Some(graph),
+            Known::Seen => None,
+        })
+    }
+
     fn remember(&mut self, shape: Shape, known: Known<R>) {
         if self.known.len() >= SHAPES && !self.known.contains_key(&shape) {
             let built = self

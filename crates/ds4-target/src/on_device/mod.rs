@@ -17,6 +17,7 @@ mod graphs;
 mod inputs;
 mod layers;
 mod products;
+mod retire;
 mod scratch;
 mod state;
 mod target;

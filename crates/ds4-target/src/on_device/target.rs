@@ -10,7 +10,7 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::run::Kernels;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Candidates, Counters, TargetInfo};
+use engine_core::seams::{Candidates, Counters, Resident, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
@@ -23,6 +23,7 @@ use super::graphs::{Graphs, Shape};
 use super::inputs::{Inputs, Part, Sources, Writer};
 use super::layers::{KeysFrom, Pass, Streams, Tapped};
 use super::products::Input;
+use super::retire::TARGET;
 use super::scratch::{Scratch, TAPS};
 use super::state::State;
 use super::upload;
@@ -40,6 +41,8 @@ pub struct Settings<'a> {
     pub cache: Option<Cache>,
     /// Hears of bytes uploaded and bytes in all.
     pub progress: &'a mut dyn FnMut(u64, u64),
+    /// Whether all bytes are read back after they were sent, and compared.
+    pub check: bool,
     /// Passes of up to so many tokens are captured as graphs and replayed; 0: none are.
     pub graph_tokens: usize,
 }
@@ -118,7 +121,7 @@ impl<R: Driver> DeviceTarget<R> {
         fits(device, &plan, &state, &scratch)?;
         let layouts = [&plan.layout, &state.layout, &scratch.layout];
         gpu.allocate(layouts, scratch.staging())?;
-        upload::run(&mut gpu, &plan, settings.progress)?;
+        upload::run(&mut gpu, &plan, settings.check, settings.progress)?;
         clear(&gpu, &scratch)?;
         drop(plan);
         Ok(Self {
@@ -414,6 +417,20 @@ impl<R: Driver> Target for DeviceTarget<R> {
             fallbacks: counts.host_draws + counts.host_chains,
             stalls: 0,
         })
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        let drafts = self.chain.as_ref().map_or(0, |c| c.graphs.built());
+        self.gpu.residents(&TARGET, self.graphs.built() + drafts)
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        let Self {
+            gpu, graphs, chain, ..
+        } = *self;
+        let drafts = chain.into_iter().flat_map(|c| c.graphs.into_graphs());
+        let graphs = graphs.into_graphs().chain(drafts).collect();
+        gpu.retire(&TARGET, graphs)
     }
 
     fn open(&mut self) -> Result<SeqId, Fault> {

@@ -1,5 +1,6 @@
 //! Weights into their slots: once, through pinned memory, put into tile order on the device.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -8,13 +9,13 @@ use device::driver::Driver;
 use device::{Place, View};
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::tiled::{self, Stack};
+use engine_core::mutant::mutant;
 use fpx_quant::validate_row_data;
 
 use super::arena::Slot;
 use super::gpu::Gpu;
 use super::weights::{Plan, What};
 use crate::error::LoadError;
-use crate::tensor::Tensor;
 
 /// Bytes in file order that a device holds beside the weights while they are loaded, unless one matrix is larger.
 const RAW: u64 = 64 << 20;
@@ -27,14 +28,16 @@ pub(crate) fn extra(plan: &Plan<'_>) -> u64 {
 /// Threads that check blocks ahead of the copies.
 const CHECKERS: usize = 8;
 
-/// Uploads everything; blocks are checked on threads ahead of the copies. `progress` hears of bytes done and bytes in
-/// all.
+/// Uploads everything; blocks are checked on threads ahead of the copies. With `read_back` what was sent is read back and
+/// compared, before anything is made of it. `progress` hears of bytes done and bytes in all.
 ///
 /// # Errors
-/// `BadBlocks` for a scale byte that no writer produces (of the first such tensor), `Kernel`.
+/// `BadBlocks` for a scale byte that no writer produces (of the first such tensor), `Upload` for a byte that is not the
+/// one that was sent, `Kernel`.
 pub(crate) fn run<R: Driver>(
     gpu: &mut Gpu<R>,
     plan: &Plan<'_>,
+    read_back: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), LoadError> {
     let next = AtomicUsize::new(0);
@@ -54,7 +57,7 @@ pub(crate) fn run<R: Driver>(
             });
         }
         drop(report);
-        upload(gpu, plan, &mut Verdicts::new(reports), progress)
+        upload(gpu, plan, &mut Verdicts::new(reports), read_back, progress)
     })
 }
 
@@ -98,6 +101,7 @@ fn upload<R: Driver>(
     gpu: &mut Gpu<R>,
     plan: &Plan<'_>,
     verdicts: &mut Verdicts,
+    read_back: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), LoadError> {
     let raw = gpu.device().alloc(Place::Device, extra(plan));
@@ -106,17 +110,92 @@ fn upload<R: Driver>(
     let mut done = 0;
     for (slot, what) in &plan.items {
         verdicts.of(*slot)?;
+        let source = Sent {
+            plan,
+            what,
+            read_back,
+        };
         match what {
-            What::Floats(values) => gpu.write(bytemuck::cast_slice(values), *slot)?,
-            What::Words(values) => gpu.write(bytemuck::cast_slice(values), *slot)?,
-            What::File(tensor) => gpu.write(tensor.bytes(), *slot)?,
-            What::Tiles(tensor, stack) => tiles(gpu, tensor, stack, *slot, &raw.view())?,
+            What::Tiles(_, stack) => tiles(gpu, &source, stack, *slot, &raw.view())?,
+            _ => source.send(gpu, 0..what.bytes().len(), &gpu.view(*slot)?)?,
         }
         done += slot.len;
         progress(done, total);
     }
     gpu.stream.sync().map_err(KernelError::from)?;
     Ok(())
+}
+
+/// What is sent into a slot.
+struct Sent<'a> {
+    plan: &'a Plan<'a>,
+    what: &'a What<'a>,
+    /// Whether it is read back and compared.
+    read_back: bool,
+}
+
+impl Sent<'_> {
+    /// Sends a range of its bytes.
+    fn send<R: Driver>(
+        &self,
+        gpu: &Gpu<R>,
+        range: Range<usize>,
+        to: &View<R>,
+    ) -> Result<(), LoadError> {
+        let bytes = &self.what.bytes()[range.clone()];
+        gpu.write_view(bytes, to)?;
+        if !self.read_back {
+            return Ok(());
+        }
+        let (mut at, mut wrong) = (0, None);
+        gpu.fetch_view(to, |got| {
+            let sent = &bytes[at..at + got.len()];
+            let here = difference(sent, got).map(|i| (range.start + at + i, sent[i], got[i]));
+            wrong = wrong.or(here);
+            at += got.len();
+        })?;
+        wrong
+            .filter(|_| !mutant(377))
+            .map_or(Ok(()), |(at, expected, got)| {
+                let (file, tensor) = self.name();
+                Err(LoadError::Upload {
+                    file,
+                    tensor,
+                    device: gpu.device().id().to_string(),
+                    at: at as u64,
+                    expected,
+                    got,
+                })
+            })
+    }
+
+    /// The file and the tensor; vectors, which were decoded, are named by their place among the others.
+    fn name(&self) -> (String, String) {
+        let tensor = |what: &What<'_>| match what {
+            What::File(t) | What::Tiles(t, _) => Some((t.file.to_string(), t.name.to_string())),
+            What::Floats(_) | What::Words(_) => None,
+        };
+        let near = || {
+            let items = self.plan.items.iter();
+            let at = items.clone().position(|(_, w)| std::ptr::eq(w, self.what));
+            let before = items.take(at.unwrap_or(0)).rev();
+            let (file, name) = before
+                .filter_map(|(_, w)| tensor(w))
+                .next()
+                .unwrap_or_default();
+            let n = self.what.bytes().len() / 4;
+            (file, format!("a vector of {n} values behind {name:?}"))
+        };
+        tensor(self.what).unwrap_or_else(near)
+    }
+}
+
+/// Where two ranges of one length differ first.
+fn difference(a: &[u8], b: &[u8]) -> Option<usize> {
+    if a == b {
+        return None;
+    }
+    a.iter().zip(b).position(|(a, b)| a != b)
 }
 
 /// The kernels take scale bytes as they are.
@@ -135,22 +214,21 @@ fn check(what: &What<'_>) -> Result<(), LoadError> {
 /// overwritten.
 fn tiles<R: Driver>(
     gpu: &mut Gpu<R>,
-    tensor: &Tensor,
+    source: &Sent<'_>,
     stack: &Stack,
     slot: Slot,
     raw: &View<R>,
 ) -> Result<(), LoadError> {
-    let bytes = tensor.bytes();
-    let one = bytes.len() / stack.matrices;
+    let one = source.what.bytes().len() / stack.matrices;
     let packed = (slot.len / stack.matrices as u64) as usize;
     // A grid has at most 65,535 rows.
     let each = ((raw.len() / one as u64) as usize).clamp(1, 65_535);
     let mut first = 0;
     while first < stack.matrices {
         let count = each.min(stack.matrices - first);
-        let part = &bytes[first * one..(first + count) * one];
-        let here = raw.part(0, part.len() as u64).map_err(KernelError::from)?;
-        gpu.write_view(part, &here)?;
+        let range = first * one..(first + count) * one;
+        let here = raw.part(0, range.len() as u64).map_err(KernelError::from)?;
+        source.send(gpu, range, &here)?;
         let some = Stack {
             matrices: count,
             ..*stack
@@ -161,4 +239,22 @@ fn tiles<R: Driver>(
         first += count;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::difference;
+
+    #[test]
+    fn a_difference_is_found_wherever_it_is() {
+        let sent = [7u8; 100];
+        assert_eq!(difference(&sent, &sent), None);
+        for at in [0, 1, 63, 64, 99] {
+            let mut got = sent;
+            (got[at], got[99]) = (8, 9);
+            assert_eq!(difference(&sent, &got), Some(at));
+        }
+        // The same bytes elsewhere are others.
+        assert_eq!(difference(&[1, 2], &[2, 1]), Some(0));
+    }
 }

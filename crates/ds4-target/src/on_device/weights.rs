@@ -149,6 +149,17 @@ pub(crate) enum What<'a> {
     Words(&'a [u32]),
 }
 
+impl What<'_> {
+    /// The bytes that are sent, in the order of the file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::File(tensor) | Self::Tiles(tensor, _) => tensor.bytes(),
+            Self::Floats(values) => bytemuck::cast_slice(values),
+            Self::Words(values) => bytemuck::cast_slice(values),
+        }
+    }
+}
+
 /// Places every tensor of a model, without touching a device.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {

@@ -149,7 +149,7 @@ pub(crate) fn span(seq: SeqId, pos: u32, len: usize, out: Out) -> Span {
 }
 
 /// Runs `tokens` as one span and commits them; returns the logits of all rows.
-pub(crate) fn feed(t: &mut CpuTarget, seq: SeqId, tokens: &[TokenId], out: Out) -> Vec<f32> {
+pub(crate) fn feed(t: &mut dyn Target, seq: SeqId, tokens: &[TokenId], out: Out) -> Vec<f32> {
     let pos = t.pos(seq).unwrap();
     let ticket = t
         .submit(tokens, &[span(seq, pos, tokens.len(), out)])

@@ -18,7 +18,7 @@ use ds4_kernels::cpu::KV_BLOCK;
 use ds4_target::blocks::BlockRunner;
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Ask, Backbone, DraftRows};
+use engine_core::seams::{Ask, Backbone, DraftRows, Resident};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
 pub(crate) use self::blocks::drafting;
@@ -341,5 +341,12 @@ impl Backbone for LocalBackbone {
 
     fn health(&self) -> Result<(), Fault> {
         Ok(())
+    }
+
+    /// Weights are those of the file they were bound from, which the backbone does not know.
+    fn residents(&self) -> Vec<Resident> {
+        let made = self.spare.len() + self.seqs.iter().flatten().count();
+        let bytes = made as u64 * self.shape.bytes();
+        vec![Resident::new("drafter caches", "host", bytes)]
     }
 }

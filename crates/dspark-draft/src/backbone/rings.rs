@@ -21,6 +21,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Bytes of a sequence's rings.
+    pub(crate) const fn bytes(self) -> u64 {
+        (self.stages * self.ring * self.width * 4) as u64
+    }
+
     /// The smallest ring that holds the window, a block and the widest verify: nothing that a
     /// truncation by less than a verify brings back has been overwritten.
     pub(crate) fn new(

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ds4_target::pool::Pool;
 use engine_core::mutant::mutant;
 use engine_core::seams::{
-    AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, TargetInfo, Verifying,
+    AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, Resident, TargetInfo, Verifying,
 };
 use engine_core::{Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 
@@ -363,6 +363,15 @@ impl<B: Backbone> Drafter for DsparkDrafter<B> {
 
     fn ahead_counts(&self) -> AheadCounts {
         self.ahead.counts
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        self.backbone.residents()
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        let Self { backbone, .. } = *self;
+        Box::new(backbone).retire()
     }
 }
 

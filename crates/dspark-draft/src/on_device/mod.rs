@@ -15,7 +15,7 @@ use std::time::Instant;
 use device::Device;
 use device::driver::Driver;
 use ds4_target::on_device::{BlockParts, BlockSizes, DeviceBlocks, Settings};
-use engine_core::seams::{Ask, Backbone, DraftRows};
+use engine_core::seams::{Ask, Backbone, DraftRows, Resident};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
 use self::pass::Flying;
@@ -238,5 +238,16 @@ impl<R: Driver> Backbone for DeviceBackbone<R> {
             }),
             _ => Ok(()),
         }
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        self.blocks.residents()
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        let Self { blocks, flying, .. } = *self;
+        // Its copy gives its slot back before the ring goes.
+        drop(flying);
+        blocks.retire()
     }
 }

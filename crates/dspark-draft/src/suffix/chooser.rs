@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use engine_core::seams::{AheadCounts, Ask, Proposal, Verifying};
+use engine_core::seams::{AheadCounts, Ask, Proposal, Resident, Verifying};
 use engine_core::{Drafter, Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 
 use super::Suffix;
@@ -294,5 +294,14 @@ impl<D: Drafter> Drafter for Chooser<D> {
     /// Why the model is not asked any more. Copies go on.
     fn lost(&self) -> Option<&str> {
         self.lost.as_deref().or_else(|| self.model.lost())
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        self.model.residents()
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        let Self { model, .. } = *self;
+        Box::new(model).retire()
     }
 }

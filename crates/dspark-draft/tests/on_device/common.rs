@@ -102,6 +102,7 @@ pub(crate) fn settings(graph_tokens: usize) -> Settings<'static> {
         // Nothing is kept of it.
         progress: Box::leak(Box::new(|_, _| {})),
         graph_tokens,
+        check: false,
     }
 }
 

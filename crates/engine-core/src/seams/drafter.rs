@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::time::Instant;
 
+use super::resident::Resident;
 use super::target::Target;
 use crate::fault::Fault;
 use crate::ids::{Epoch, Pos, SeqId, TokenId};
@@ -90,6 +91,17 @@ pub trait Backbone {
     fn is_apart(&self) -> bool {
         false
     }
+
+    /// What takes memory because the backbone is there.
+    fn residents(&self) -> Vec<Resident> {
+        Vec::new()
+    }
+
+    /// As [`Target::retire`].
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        drop(self);
+        Vec::new()
+    }
 }
 
 /// A backbone chosen at run time: here, in a worker, or one after the other.
@@ -128,6 +140,14 @@ impl<B: Backbone + ?Sized> Backbone for Box<B> {
 
     fn is_apart(&self) -> bool {
         (**self).is_apart()
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        (**self).residents()
+    }
+
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        (*self).retire()
     }
 }
 
@@ -281,5 +301,16 @@ pub trait Drafter {
     /// Why a part of it is not used any more, where one failed and the rest goes on.
     fn lost(&self) -> Option<&str> {
         None
+    }
+
+    /// What takes memory because the drafter is there.
+    fn residents(&self) -> Vec<Resident> {
+        Vec::new()
+    }
+
+    /// As [`Target::retire`].
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        drop(self);
+        Vec::new()
     }
 }

@@ -3,8 +3,10 @@
 
 mod drafter;
 mod owner;
+mod resident;
 mod target;
 
 pub use drafter::{AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, Verifying};
 pub use owner::{Fence, Owner, RouteSlot};
+pub use resident::Resident;
 pub use target::{Candidates, Counters, Target, TargetInfo};

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Instant;
 
+use super::resident::Resident;
 use crate::class::NumericClass;
 use crate::fault::Fault;
 use crate::ids::{Pos, SeqId, TokenId};
@@ -73,6 +74,18 @@ pub trait Target {
     /// What it has done since its start; `None` if it does not count, which is not the same as 0.
     fn counters(&self) -> Option<Counters> {
         None
+    }
+
+    /// What takes memory because the target is there.
+    fn residents(&self) -> Vec<Resident> {
+        Vec::new()
+    }
+
+    /// Frees all of it, in the order that its memory asks for: nothing uses what is freed. The answer: what could not
+    /// be freed, and why.
+    fn retire(self: Box<Self>) -> Vec<Resident> {
+        drop(self);
+        Vec::new()
     }
 
     /// Opens an empty sequence.

@@ -37,3 +37,22 @@ pub(crate) fn configure(seed: u64, delay: u32) {
     // Open for the life of the process: what was set stays with it.
     std::mem::forget(library);
 }
+
+/// How many allocations, streams, events, graphs and modules are alive.
+pub(crate) fn alive() -> u64 {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let alive = unsafe { library.get::<unsafe extern "C" fn() -> u64>(b"fs_fake_hip_alive") };
+    // SAFETY: as above.
+    unsafe { alive.unwrap()() }
+}
+
+/// How many rules were broken.
+pub(crate) fn violations() -> u64 {
+    type Call = unsafe extern "C" fn(*mut std::ffi::c_char, usize) -> u64;
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let violations = unsafe { library.get::<Call>(b"fs_fake_hip_violations") };
+    // SAFETY: as above; without room nothing is written.
+    unsafe { violations.unwrap()(std::ptr::null_mut(), 0) }
+}

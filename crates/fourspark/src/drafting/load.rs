@@ -32,6 +32,8 @@ pub(crate) struct Opened {
     source: DraftSource,
     /// The file and its model, if there is one.
     model: Option<(PathBuf, Arc<DraftModel>)>,
+    /// Bytes of the file's tensors.
+    tensor_bytes: u64,
 }
 
 impl Opened {
@@ -51,11 +53,16 @@ pub(crate) fn open(draft: &Draft, options: &DraftOptions) -> Result<Option<Opene
     };
     let load = |path: PathBuf| {
         let file = Gguf::open(&path, &OpenOptions::default())?;
+        let bytes = file.tensor_bytes();
         let model = DraftModel::load(&GgufSource::new(file))?;
-        Ok::<_, Error>((path, Arc::new(model)))
+        Ok::<_, Error>(((path, Arc::new(model)), bytes))
     };
-    let model = path.map(load).transpose()?;
-    Ok(Some(Opened { source, model }))
+    let (model, bytes) = path.map(load).transpose()?.unzip();
+    Ok(Some(Opened {
+        source,
+        model,
+        tensor_bytes: bytes.unwrap_or(0),
+    }))
 }
 
 /// Makes what speculates for a target.
@@ -102,6 +109,7 @@ pub(crate) fn load(
     let info = DraftInfo {
         source,
         file: path,
+        tensor_bytes: opened.tensor_bytes,
         policy: policy.clone(),
         depth,
         pairing,

@@ -111,6 +111,8 @@ pub struct DraftInfo {
     pub source: DraftSource,
     /// The drafter's file, if there is a model.
     pub file: Option<PathBuf>,
+    /// Bytes of that file's tensors; 0 without one.
+    pub tensor_bytes: u64,
     /// How widths are chosen.
     pub policy: Policy,
     /// Most candidates of a step.

@@ -120,6 +120,7 @@ fn on_device<R: Driver>(
         cache: cache.map_err(|e| e.to_string())?,
         progress: &mut |_, _| {},
         graph_tokens: if place.graphs { GRAPH_ROWS } else { 0 },
+        check: false,
     };
     let layers = DeviceBackbone::new(Arc::clone(model), options.clone(), &device, settings);
     let layers = layers.map_err(|e| e.to_string())?;

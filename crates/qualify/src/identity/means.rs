@@ -297,6 +297,7 @@ impl Means {
             cache,
             progress: &mut |_, _| {},
             graph_tokens: if graphs { W::GRAPHS } else { 0 },
+            check: false,
         };
         work.put(&opened.device, settings)
     }

@@ -343,6 +343,9 @@ pub(crate) struct ServeArgs {
     /// Seconds that requests in progress may go on once the server is told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) drain: u16,
+    /// Seconds without a request after which the model is given up, to be loaded for the next one; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) park_idle: u32,
     /// Whether to think when a request does not say: none, low, medium, high, xhigh or max
     /// [default: none].
     #[arg(long, value_name = "EFFORT", value_parser = effort)]

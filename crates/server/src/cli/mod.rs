@@ -12,6 +12,7 @@ mod doctor;
 mod eval;
 mod files;
 mod interrupt;
+mod loading;
 mod make;
 mod model;
 mod out;

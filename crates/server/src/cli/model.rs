@@ -11,7 +11,7 @@ use fourspark::{
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
-use super::{out, switching};
+use super::{loading, out, switching};
 
 /// The options that a command line stands for.
 pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
@@ -22,6 +22,8 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
         images: args.kernel_cache.clone(),
         graphs: switches.is_on("device.graphs"),
         early_launch: switches.is_on("device.early_launch"),
+        check_load: switches.is_on("device.check_load"),
+        progress: loading::progress(),
         ..DeviceOptions::default()
     };
     EngineOptions {
@@ -136,7 +138,7 @@ pub(crate) fn path(args: &ModelArgs) -> Result<PathBuf> {
 /// Loads the model.
 pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
     let engine = Engine::load(path(args)?, &options)?;
-    for feature in engine.features() {
+    for feature in &*engine.features() {
         tracing::info!("{feature}");
     }
     Ok(engine)

@@ -22,6 +22,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
                 queue: usize::from(args.queue),
                 ..defaults
             },
+            park_idle: (args.park_idle > 0).then(|| Duration::from_secs(u64::from(args.park_idle))),
             ..model::options(&args.model)
         },
     )?;
@@ -34,7 +35,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         switches: switching::effective().clone(),
         ..ServeOptions::default()
     };
-    for feature in engine.features() {
+    for feature in &*engine.features() {
         out::note(&feature.to_string());
     }
     let app = App::new(engine, options);

@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use fourspark::{Error, SubmitError};
 use serde_json::{Map, Value, json};
 
+use super::parking::{not_loaded, stays};
+
 /// An error of a request.
 #[derive(Debug)]
 pub struct ApiError {
@@ -42,6 +44,12 @@ impl ApiError {
             param: Some(param.into()),
             ..Self::new(StatusCode::BAD_REQUEST, "unsupported_parameter", message)
         }
+    }
+
+    /// With one more member.
+    pub(crate) fn with(mut self, name: &str, value: Value) -> Self {
+        self.extra.insert(name.to_owned(), value);
+        self
     }
 
     /// The HTTP status.
@@ -83,11 +91,15 @@ impl ApiError {
         );
         let mut this = Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message);
         this.param = Some("messages".to_owned());
-        this.extra
-            .insert("n_prompt_tokens".to_owned(), json!(prompt));
-        this.extra.insert("n_ctx".to_owned(), json!(limit));
-        this
+        this.with("n_prompt_tokens", json!(prompt))
+            .with("n_ctx", json!(limit))
     }
+}
+
+/// The server takes nothing any more.
+pub(super) fn stopping() -> ApiError {
+    let message = "the server is stopping";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", message)
 }
 
 impl From<Error> for ApiError {
@@ -103,6 +115,8 @@ impl From<Error> for ApiError {
             Error::Refused(SubmitError::Stopped) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", message)
             }
+            Error::Park(why) => stays(&why, message),
+            Error::Unpark(why) => not_loaded(&why, message),
             Error::Refused(_) | Error::Prompt(_) => {
                 Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
             }

@@ -8,23 +8,27 @@ use axum::http::StatusCode;
 use fourspark::{RoleFormat, Stats, Thinking};
 use serde_json::{Value, json};
 
-use super::{ApiError, App, unix_seconds};
+use super::{ApiError, App, parking, unix_seconds};
 use crate::{counters, drafting};
 
 pub(crate) async fn root(State(app): State<Arc<App>>) -> String {
     format!(
-        "fourspark {} serves {}: POST /v1/chat/completions, GET /v1/models, /props, /health\n",
+        "fourspark {} serves {}: POST /v1/chat/completions, /park, /unpark, GET /v1/models, /props, /health\n",
         env!("CARGO_PKG_VERSION"),
         app.model_name()
     )
 }
 
-/// 200 while requests are taken, 503 otherwise.
+/// 200 while requests are taken, also by a server whose model is parked: a request loads it. 503 otherwise.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
-    let status = match (app.engine.stats().dead, app.is_draining()) {
+    let stats = app.engine.stats();
+    let status = match (stats.dead, app.is_draining()) {
         (_, true) => "stopping",
         (true, _) => "failed",
-        _ => return (StatusCode::OK, Json(json!({"status": "ok"}))),
+        _ => {
+            let status = parking::word(stats.phase);
+            return (StatusCode::OK, Json(json!({ "status": status })));
+        }
     };
     let body = Json(json!({ "status": status }));
     (StatusCode::SERVICE_UNAVAILABLE, body)
@@ -110,6 +114,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             "thinking": thinking_name(options.thinking),
         },
         "features": features,
+        "residency": parking::props(&app, &stats),
         "drafter": drafting::props(info.draft.as_ref(), &stats),
         "switches": switches,
         "stats": counted(&stats),

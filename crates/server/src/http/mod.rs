@@ -4,10 +4,12 @@
 //! (spec/server.md section 2); what is not supported is refused by name, never ignored.
 
 mod auth;
+mod body;
 pub mod chat;
 mod error;
 mod fields;
 mod info;
+mod parking;
 mod shutdown;
 
 use std::sync::Arc;
@@ -81,9 +83,9 @@ impl App {
     }
 
     /// The model's name for clients.
-    pub(crate) fn model_name(&self) -> &str {
-        let own = &self.engine.info().name;
-        self.options.model_name.as_ref().unwrap_or(own)
+    pub(crate) fn model_name(&self) -> String {
+        let given = self.options.model_name.clone();
+        given.unwrap_or_else(|| self.engine.info().name.clone())
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -122,6 +124,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(info::models))
         .route("/v1/models/{id}", get(info::model))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/park", post(parking::park))
+        .route("/unpark", post(parking::unpark))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(from_fn_with_state(Arc::clone(&app), auth::check))

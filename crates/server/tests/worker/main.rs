@@ -10,6 +10,7 @@ mod common;
 mod alone;
 mod faults;
 mod misdeeds;
+mod park;
 mod serve;
 mod stand_in;
 mod start;

@@ -58,6 +58,16 @@ impl Serving {
         }
     }
 
+    /// The server's own process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it said before it listened.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
     pub(crate) fn worker(&self) -> Value {
         get(self.address, "/props").json()["drafter"]["worker"].clone()
     }

@@ -41,7 +41,7 @@ impl Hasher for PairHasher {
 }
 
 /// Merges by pair.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Merges(HashMap<u64, Merge, BuildHasherDefault<PairHasher>>);
 
 impl Merges {

@@ -72,7 +72,7 @@ pub enum Piece<'a> {
 }
 
 /// Encodes text to tokens and back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tokenizer {
     /// `[n_vocab + 1]`: where each token's bytes start in `bytes`.
     starts: Vec<u32>,

@@ -18,6 +18,7 @@ use device::Device;
 use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::run::Kernels;
+use engine_core::seams::Resident;
 use engine_core::{Fault, Pos};
 
 pub use self::answer::Answer;
@@ -29,6 +30,7 @@ use super::counts::clear;
 use super::draws::Way;
 use super::gpu::Gpu;
 use super::graphs::{GraphCounts, Graphs, Shape};
+use super::retire::DRAFTER;
 use super::scratch::Scratch;
 use super::state::State;
 use super::target::{Settings, fits};
@@ -141,7 +143,7 @@ impl<R: Driver> DeviceBlocks<R> {
         let layouts = [&plan.layout, &blocks.state.layout, &blocks.scratch.layout];
         let staging = blocks.scratch.staging().max(blocks.slots.sent.len);
         blocks.gpu.allocate(layouts, staging)?;
-        upload::run(&mut blocks.gpu, &plan, settings.progress)?;
+        upload::run(&mut blocks.gpu, &plan, settings.check, settings.progress)?;
         clear(&blocks.gpu, &blocks.scratch)?;
         Ok(blocks)
     }
@@ -164,6 +166,20 @@ impl<R: Driver> DeviceBlocks<R> {
         let graphs = self.passes.counts.and(self.observed.counts);
         let launched = self.gpu.kernels.counts().launches;
         (launched + graphs.operations, graphs)
+    }
+
+    /// What takes memory because the blocks are there.
+    #[must_use]
+    pub fn residents(&self) -> Vec<Resident> {
+        let graphs = self.passes.built() + self.observed.built();
+        self.gpu.residents(&DRAFTER, graphs)
+    }
+
+    /// Frees all of it once the device is idle. The answer: what could not be freed, and why.
+    pub fn retire(self) -> Vec<Resident> {
+        let graphs = self.passes.into_graphs();
+        let graphs = graphs.chain(self.observed.into_graphs()).collect();
+        self.gpu.retire(&DRAFTER, graphs)
     }
 
     /// From here on launches are made one by one and timed, until [`Self::clocked`].

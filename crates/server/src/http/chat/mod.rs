@@ -13,12 +13,14 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use fourspark::answer::Collected;
-use fourspark::{Event, Flow, Handle};
+use fourspark::{Event, Flow, Handle, Phase};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use super::body::read_body;
+use super::error::stopping;
 use super::{ApiError, App, unix_seconds};
 use reply::Reply;
 use request::Call;
@@ -35,15 +37,9 @@ pub(crate) async fn completions(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     if app.is_draining() {
-        let message = "the server is stopping";
-        return Err(ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "stopping",
-            message,
-        ));
+        return Err(stopping());
     }
-    let draft = app.engine.info().draft.as_ref();
-    if let Some(why) = draft.and_then(|d| d.worker.as_ref()?.missing()) {
+    if let Some(why) = missing_worker(&app) {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         return Err(ApiError::new(status, "no_draft_worker", why));
     }
@@ -76,6 +72,14 @@ pub(crate) async fn completions(
     whole(&reply, running).await
 }
 
+/// Why no request can be taken. A worker that was given up with the model is started with it again.
+fn missing_worker(app: &App) -> Option<String> {
+    let loaded = matches!(app.engine.stats().phase, Phase::Loaded | Phase::Parking);
+    let info = app.engine.info();
+    let draft = info.draft.as_ref().filter(|_| loaded);
+    draft.and_then(|d| d.worker.as_ref()?.missing())
+}
+
 fn start(app: &App, call: &Call) -> Result<Running, ApiError> {
     let prompt = app.engine.prepare(&call.request)?;
     let (sender, events) = unbounded_channel();
@@ -103,24 +107,4 @@ async fn whole(reply: &Reply, mut running: Running) -> Result<Response, ApiError
         }
     }
     Err(reply::lost())
-}
-
-fn read_body(
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-    limit: usize,
-) -> Result<Bytes, ApiError> {
-    let encoding = headers.get(header::CONTENT_ENCODING);
-    if let Some(encoding) = encoding.filter(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {
-        let message = format!("content encoding {encoding:?} is not supported, send it plain");
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(ApiError::new(status, "unsupported_encoding", message));
-    }
-    body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = format!("the request is larger than {limit} bytes");
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message)
-        }
-        _ => ApiError::new(StatusCode::BAD_REQUEST, "unreadable", rejection.body_text()),
-    })
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use fourspark::{Answer, Finish, Outcome};
+use fourspark::{Answer, Failure, Finish, Outcome};
 use serde_json::{Value, json};
 
+use super::super::parking::LOAD_FAILED;
 use super::super::{ApiError, App};
 use crate::drafting;
 
@@ -132,6 +133,7 @@ impl Reply {
                 ),
                 "verify_steps": usage.verify_steps,
                 "queued_ms": usage.queued.as_secs_f64() * 1e3,
+                "loading_ms": usage.loading.as_secs_f64() * 1e3,
                 "prefill_ms": usage.prefill.as_secs_f64() * 1e3,
                 "decode_ms": usage.decode.as_secs_f64() * 1e3,
                 "prefill_tok_per_s": outcome.prefill_rate(),
@@ -151,6 +153,10 @@ pub(super) fn finish_reason(finish: &Finish) -> Result<&'static str, ApiError> {
             let message = "the server is stopping: the answer was cut off";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(ApiError::new(status, "stopping", message))
+        }
+        Finish::Failed(failure @ Failure::Load(_)) => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Err(ApiError::new(status, LOAD_FAILED, failure.to_string()))
         }
         Finish::Failed(failure) => {
             let message = format!("the answer was cut off: {failure}");

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use fourspark::{ChatRequest, Effort, Generate, Message, Penalties, SamplePlan, Thinking, TokenId};
 use serde_json::Value;
 
+use super::super::body::parse;
 use super::super::fields::Fields;
 use super::super::{ApiError, App};
 use super::{messages, refusals};
@@ -66,13 +66,6 @@ impl Call {
             seed,
         })
     }
-}
-
-fn parse(body: &[u8]) -> Result<Value> {
-    serde_json::from_slice(body).map_err(|error| {
-        let message = format!("the request is not JSON: {error}");
-        ApiError::new(StatusCode::BAD_REQUEST, "invalid_json", message)
-    })
 }
 
 /// The format opens a turn of the model after a turn of somebody else's only.
