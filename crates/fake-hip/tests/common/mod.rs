@@ -37,3 +37,21 @@ pub(crate) fn configure(seed: u64, delay: u32) {
     // Open for the life of the process: what was set stays with it.
     std::mem::forget(library);
 }
+
+/// A number that the machine counts.
+pub(crate) fn number(name: &str) -> u64 {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let number = unsafe { library.get::<unsafe extern "C" fn() -> u64>(name.as_bytes()) };
+    // SAFETY: as above.
+    unsafe { number.unwrap()() }
+}
+
+/// What the machine can from now on; it runs already.
+pub(crate) fn able(bits: u32) {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let able = unsafe { library.get::<unsafe extern "C" fn(u32)>(b"fs_fake_hip_able") };
+    // SAFETY: as above.
+    unsafe { able.unwrap()(bits) };
+}
