@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::shared::{self, Handle, Probe};
@@ -67,7 +68,9 @@ fn answer() {
     let device = runtime.open(1).unwrap();
     let said = shared::answer(&device, &handle, seed.parse().unwrap());
     let said = said.err().unwrap_or_else(|| "yes".to_owned());
-    println!("\nanswer: {said}");
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("\nanswer: {said}\n").as_bytes())
+        .unwrap();
 }
 
 /// an allocation of its own, a handle, and bytes that went both ways; a wrong seed, a machine that shares copies
