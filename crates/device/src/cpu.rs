@@ -3,6 +3,7 @@
 //!
 //! The worker is the order of the device, not its speed: a kernel spreads its own work over threads.
 
+use crate::ability::{Ability, Lack};
 use crate::driver::{EarlyLaunch, Facts, Limits};
 use crate::host::{Host, Worker};
 use crate::runtime::Runtime;
@@ -28,6 +29,12 @@ pub(crate) fn facts(name: String, memory: u64, processors: u32) -> Facts {
             items_axis: u64::MAX,
         },
         early_launch: EarlyLaunch::Off("one operation runs at a time on the host".into()),
+        register: Ability::No(Lack::Kind(
+            "its memory is the host's: nothing needs to be pinned",
+        )),
+        share: Ability::No(Lack::Kind(
+            "its memory is the host's: shared memory is for that",
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 
 use serde::Serialize;
 
+use crate::ability::Lack;
 use crate::buffer::Buffer;
 use crate::driver::{Class, Code, Driver, DriverError, DriverResult, Facts, Memory, Place, Raw};
 use crate::driver::{EarlyLaunch, Kind, Source};
@@ -280,6 +281,14 @@ impl<R: Driver> Device<R> {
     /// The reason.
     pub fn compiler(&self) -> Result<String, String> {
         self.0.driver.compiler()
+    }
+
+    pub(crate) fn unable(&self, what: &'static str, why: Lack) -> Fault {
+        Fault::Unable {
+            device: self.0.id,
+            what,
+            why,
+        }
     }
 
     /// Stops submissions, waits for every stream, and proves that nothing runs.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::ability::Ability;
+
 /// A handle or an address of a runtime.
 pub type Raw = u64;
 
@@ -144,6 +146,10 @@ pub struct Facts {
     pub limits: Limits,
     /// Whether it starts kernels early.
     pub early_launch: EarlyLaunch,
+    /// Whether it can pin memory of the host that somebody else owns.
+    pub register: Ability,
+    /// Whether its memory can be opened by other processes.
+    pub share: Ability,
 }
 
 /// Free and total bytes of a device's memory.
@@ -271,6 +277,10 @@ pub struct FunctionFacts {
     pub waits: bool,
 }
 
+/// Bytes of a handle to memory that another process may open: `CU_IPC_HANDLE_SIZE` (CUDA driver API),
+/// `HIP_IPC_HANDLE_SIZE` (`hip_runtime_api.h`).
+pub const SHARE_BYTES: usize = 64;
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -380,6 +390,27 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     unsafe fn capture_begin(&self, d: Raw, stream: Raw) -> DriverResult<()>;
     /// Ends collecting and makes a graph that can be launched.
     unsafe fn capture_end(&self, d: Raw, stream: Raw) -> DriverResult<Raw>;
+    /// Pins memory of the host that somebody else owns: whole pages, mapped until [`Self::unregister`].
+    unsafe fn register(&self, d: Raw, address: Raw, bytes: u64) -> DriverResult<()>;
+    /// Ends that.
+    unsafe fn unregister(&self, d: Raw, address: Raw) -> DriverResult<()>;
+    /// A handle to an allocation, given by its first address.
+    unsafe fn share(&self, d: Raw, address: Raw) -> DriverResult<[u8; SHARE_BYTES]>;
+    /// Opens another process's allocation of so many bytes.
+    unsafe fn open_shared(
+        &self,
+        d: Raw,
+        handle: &[u8; SHARE_BYTES],
+        bytes: u64,
+    ) -> DriverResult<Raw>;
+    /// Closes it.
+    unsafe fn close_shared(&self, d: Raw, address: Raw) -> DriverResult<()>;
+    /// Whether one device, by number, says that it can reach another's memory.
+    fn reaches(&self, from: u32, to: u32) -> DriverResult<Ability>;
+    /// Lets device `d` reach the memory of the opened device `other`.
+    unsafe fn reach(&self, d: Raw, other: Raw) -> DriverResult<()>;
+    /// Ends that.
+    unsafe fn unreach(&self, d: Raw, other: Raw) -> DriverResult<()>;
     /// Runs a graph in stream order.
     unsafe fn graph_launch(&self, d: Raw, graph: Raw, stream: Raw) -> DriverResult<()>;
     /// Destroys a graph that does not run.

@@ -2,6 +2,7 @@
 //! independent streams run in an order drawn from a seed, operations are held back, freed memory
 //! stays poisoned and a later use is reported. The same seed gives the same run.
 
+use crate::ability::{Ability, Lack};
 use crate::cpu::facts;
 use crate::driver::EarlyLaunch;
 pub use crate::host::{BlockInfo, Defect};
@@ -30,6 +31,8 @@ pub struct Settings {
     /// Whether it says that it starts kernels early. They run in order all the same: those that may be started
     /// early give the same bytes.
     pub early_launch: EarlyLaunch,
+    /// Whether it pins memory of the host, and lets its devices reach each other.
+    pub able: bool,
 }
 
 impl Default for Settings {
@@ -42,6 +45,7 @@ impl Default for Settings {
             defect: None,
             compiler: None,
             early_launch: EarlyLaunch::Off("not asked for in its settings".into()),
+            able: false,
         }
     }
 }
@@ -56,8 +60,16 @@ pub fn driver(settings: &Settings) -> Fake {
     };
     let mut facts = facts("fake".into(), settings.memory, 1);
     facts.early_launch = settings.early_launch.clone();
+    facts.register = able(settings);
+    // Handles are for another process, and this device is in one.
+    facts.share = Ability::No(Lack::Kind("it lives in one process"));
     Fake::new(facts, settings.devices, settings.memory, Some(chaos))
         .with_compiler(settings.compiler.clone())
+        .with_peers(able(settings))
+}
+
+fn able(settings: &Settings) -> Ability {
+    Ability::when(settings.able, Lack::Kind("not asked for in its settings"))
 }
 
 /// A runtime of the fake device whose calls are counted and can be made to fail

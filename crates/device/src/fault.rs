@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::ability::Lack;
 use crate::driver::{Class, DriverError, Kind, Place};
 
 /// A device by name: `cuda:0`.
@@ -198,6 +199,30 @@ pub enum Fault {
         got: u32,
         /// How many there are.
         count: u32,
+    },
+    /// Not every device can that.
+    #[error("{device} cannot {what}: {why}")]
+    Unable {
+        /// The device.
+        device: DeviceId,
+        /// What was asked.
+        what: &'static str,
+        /// Why not.
+        why: Lack,
+    },
+    /// Bytes that one device sent another arrived as others.
+    #[error("{from} to {to}: byte {at}: expected {expected:#04x}, got {got:#04x}")]
+    Mangled {
+        /// The device they left.
+        from: DeviceId,
+        /// The device they reached.
+        to: DeviceId,
+        /// The first that differs.
+        at: u64,
+        /// What was sent.
+        expected: u8,
+        /// What arrived.
+        got: u8,
     },
     /// Every slot of a staging ring was given up after failures.
     #[error("{device}: no staging slot is left of {slots}")]

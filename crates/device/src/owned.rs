@@ -10,18 +10,28 @@ use std::sync::Arc;
 use crate::device::{Inner, count, lock};
 use crate::driver::{Class, Code, Driver, DriverResult, Memory, Place, Raw};
 use crate::fault::Fault;
+use crate::registered::HostMemory;
 
 /// Something a stream or a graph keeps alive.
 pub(crate) type Held = Arc<dyn Any + Send + Sync>;
 
 /// What still has to be released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Leftover {
     Memory(Place, Raw),
     Stream(Raw),
     Event(Raw),
     Graph(Raw),
     Module(Raw),
+    /// Host memory that was pinned, and its owner, which is let go of after it.
+    Registered(
+        Raw,
+        #[expect(dead_code, reason = "held, not used")] Arc<dyn HostMemory>,
+    ),
+    /// Another process's memory.
+    Shared(Raw),
+    /// A way to another device, which stays open until then.
+    Peer(#[expect(dead_code, reason = "held, not used")] Held, Raw),
 }
 
 /// Releases, after whatever was left from before. What fails stays for the next time.
@@ -31,7 +41,7 @@ pub(crate) fn release<R: Driver>(device: &Inner<R>, more: Option<Leftover>) {
     let failed: Vec<Leftover> = todo
         .into_iter()
         .filter(|what| {
-            let failed = release_one(device, *what).is_err();
+            let failed = release_one(device, what).is_err();
             if failed {
                 count(&device.tally.failed_releases);
             }
@@ -41,12 +51,12 @@ pub(crate) fn release<R: Driver>(device: &Inner<R>, more: Option<Leftover>) {
     lock(&device.leftovers).extend(failed);
 }
 
-fn release_one<R: Driver>(device: &Inner<R>, what: Leftover) -> DriverResult<()> {
+fn release_one<R: Driver>(device: &Inner<R>, what: &Leftover) -> DriverResult<()> {
     let (driver, d) = (&device.driver, device.handle);
-    // SAFETY (all five): the handle was made by this driver for this device, its only owner is being
+    // SAFETY (all): the handle was made by this driver for this device, its only owner is being
     // dropped, and streams hold owners until their work is done, so nothing uses it. A handle whose
     // release succeeded is not in the list any more.
-    match what {
+    match *what {
         // SAFETY: above.
         Leftover::Memory(place, address) => unsafe { driver.free(d, place, address) },
         // SAFETY: above; the stream was waited for.
@@ -57,6 +67,12 @@ fn release_one<R: Driver>(device: &Inner<R>, what: Leftover) -> DriverResult<()>
         Leftover::Graph(graph) => unsafe { driver.graph_destroy(d, graph) },
         // SAFETY: above.
         Leftover::Module(module) => unsafe { driver.unload(d, module) },
+        // SAFETY: above; the memory is mapped as long as its owner is in the list.
+        Leftover::Registered(address, _) => unsafe { driver.unregister(d, address) },
+        // SAFETY: above.
+        Leftover::Shared(address) => unsafe { driver.close_shared(d, address) },
+        // SAFETY: above; the other device is open as long as it is in the list.
+        Leftover::Peer(_, other) => unsafe { driver.unreach(d, other) },
     }
 }
 
@@ -79,6 +95,18 @@ pub(crate) struct Allocation<R: Driver> {
     pub(crate) place: Place,
     pub(crate) address: Raw,
     pub(crate) bytes: u64,
+    pub(crate) origin: Origin,
+}
+
+/// Where memory is from, which says how it ends.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// The device's runtime gave it.
+    Own,
+    /// It is the host's and was pinned.
+    Registered(Arc<dyn HostMemory>),
+    /// It is another process's.
+    Shared,
 }
 
 impl<R: Driver> Allocation<R> {
@@ -97,6 +125,7 @@ impl<R: Driver> Allocation<R> {
             place,
             address,
             bytes,
+            origin: Origin::Own,
         })
     }
 
@@ -135,10 +164,12 @@ fn exhausted<R: Driver>(device: &Inner<R>, place: Place, bytes: u64) -> Fault {
 
 impl<R: Driver> Drop for Allocation<R> {
     fn drop(&mut self) {
-        release(
-            &self.device,
-            Some(Leftover::Memory(self.place, self.address)),
-        );
+        let what = match std::mem::replace(&mut self.origin, Origin::Own) {
+            Origin::Own => Leftover::Memory(self.place, self.address),
+            Origin::Registered(owner) => Leftover::Registered(self.address, owner),
+            Origin::Shared => Leftover::Shared(self.address),
+        };
+        release(&self.device, Some(what));
     }
 }
 

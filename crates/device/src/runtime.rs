@@ -90,7 +90,7 @@ impl<R: Driver> Runtime<R> {
         Ok(Device::new(driver, self.id(ordinal), facts, handle))
     }
 
-    fn exists(&self, ordinal: u32) -> Result<(), Fault> {
+    pub(crate) fn exists(&self, ordinal: u32) -> Result<(), Fault> {
         let count = self.driver.count().map_err(|e| self.fault(ordinal, e))?;
         if ordinal < count {
             return Ok(());

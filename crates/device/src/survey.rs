@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::ability::Ability;
 use crate::driver::{Driver, Facts, Kind};
 use crate::fault::Absent;
 use crate::known_bad::{self, KnownBad, Version};
@@ -50,6 +51,17 @@ pub struct Found {
     pub known_bad: Vec<&'static KnownBad>,
     /// Why the engine's kernels cannot run on it, if they cannot.
     pub unfit: Option<String>,
+    /// Which other devices of its runtime it says it can reach, by name.
+    pub peers: Vec<Peer>,
+}
+
+/// Another device of the same runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Peer {
+    /// Its name.
+    pub id: String,
+    /// Whether its memory can be reached, by what the devices say; nothing was opened.
+    pub can: Ability,
 }
 
 /// One runtime.
@@ -133,6 +145,7 @@ fn seen<R: Driver>(runtime: &Runtime<R>, version: Version, mut versions: Vec<Nam
                 id: format!("{kind}:{ordinal}"),
                 known_bad: known_bad::fitting(kind, &facts.arch, compiler_version, Some(version)),
                 unfit: unfit(&facts),
+                peers: peers(runtime, ordinal),
                 facts,
             }),
             Err(fault) => {
@@ -149,6 +162,18 @@ fn seen<R: Driver>(runtime: &Runtime<R>, version: Version, mut versions: Vec<Nam
         versions,
         devices,
     }
+}
+
+/// What a device says of the others. One that cannot be asked is not in the list: it is told as absent.
+fn peers<R: Driver>(runtime: &Runtime<R>, from: u32) -> Vec<Peer> {
+    let others = (0..runtime.count().unwrap_or(0)).filter(|to| *to != from);
+    let asked = others.filter_map(|to| Some((to, runtime.peer(from, to).ok()?)));
+    asked
+        .map(|(to, can)| Peer {
+            id: format!("{}:{to}", runtime.kind()),
+            can,
+        })
+        .collect()
 }
 
 /// Why the kernels cannot run: they assume 32 lanes (ADR 0005) and an architecture that has a name.
@@ -230,6 +255,11 @@ mod tests {
         };
         let seen = seen(&fake::runtime(&settings), (1, 0), Vec::new());
         assert_eq!(seen.devices[1].id, "fake:1");
+        let peers = &seen.devices[1].peers;
+        assert_eq!((peers.len(), &*peers[0].id), (1, "fake:0"));
+        let why = "no: not asked for in its settings";
+        assert_eq!(peers[0].can.to_string(), why);
+        assert_eq!(seen.devices[0].facts.register.to_string(), why);
         assert_eq!(seen.devices[1].unfit, None);
         assert_eq!(seen.versions[0].value.as_deref(), Some("c 1.2"));
         let other = Facts {

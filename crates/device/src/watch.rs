@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
+use crate::ability::Ability;
 use crate::device::lock;
 use crate::driver::{
     Class, Code, Driver, DriverError, DriverResult, Facts, FunctionFacts, Geometry, Kind, Memory,
-    Place, Raw, RawArg, Source, Way,
+    Place, Raw, RawArg, SHARE_BYTES, Source, Way,
 };
 
 /// Code of a failure that was asked for.
@@ -182,7 +183,44 @@ impl<D: Driver> Driver for Watched<D> {
         end "graph" fn graph_destroy(&self, d: Raw, graph: Raw) of graph;
     }
 
+    unsafe fn register(&self, d: Raw, address: Raw, bytes: u64) -> DriverResult<()> {
+        self.call("register")?;
+        // SAFETY: the caller's promise is the inner driver's.
+        let made = unsafe { self.inner.register(d, address, bytes) };
+        self.born("registration", made.map(|()| address)).map(drop)
+    }
+
+    fn reaches(&self, from: u32, to: u32) -> DriverResult<Ability> {
+        self.call("reaches")?;
+        self.inner.reaches(from, to)
+    }
+
+    unsafe fn reach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        self.call("reach")?;
+        // SAFETY: the caller's promise is the inner driver's.
+        let made = unsafe { self.inner.reach(d, other) };
+        self.born("peer", made.map(|()| d ^ other.rotate_left(32)))
+            .map(drop)
+    }
+
+    unsafe fn unreach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        self.call("unreach")?;
+        // SAFETY: the caller's promise is the inner driver's.
+        let end = unsafe { self.inner.unreach(d, other) };
+        self.died("peer", d ^ other.rotate_left(32), end)
+    }
+
     forward! {
+        make "shared" fn open_shared(&self, d: Raw, handle: &[u8; SHARE_BYTES], bytes: u64);
+    }
+
+    forward! {
+        end "registration" fn unregister(&self, d: Raw, address: Raw) of address;
+        end "shared" fn close_shared(&self, d: Raw, address: Raw) of address;
+    }
+
+    forward! {
+        fn share(&self, d: Raw, address: Raw) -> [u8; SHARE_BYTES];
         fn memory(&self, d: Raw) -> Memory;
         fn stream_sync(&self, d: Raw, stream: Raw) -> ();
         fn stream_wait(&self, d: Raw, stream: Raw, event: Raw) -> ();

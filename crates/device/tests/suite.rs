@@ -23,8 +23,8 @@ fn the_cpu_conforms() {
     let runtime = Runtime::new(Watched::new(driver));
     let report = conformance::run(&runtime, 0, cpu::Cpu::violations).unwrap();
     assert_eq!(report.device, "cpu:0");
-    // There is no compiler to object to a broken source.
-    assert_passed(&report, &["compiler"]);
+    // There is no compiler to object to a broken source, and its memory is the host's.
+    assert_passed(&report, &["compiler", "registered", "shared", "peers"]);
     assert_eq!(runtime.driver().inner().alive(), 0);
 }
 
@@ -34,14 +34,34 @@ fn the_fake_conforms_in_every_order() {
         let settings = Settings {
             seed,
             devices: 2,
+            able: true,
             ..Settings::default()
         };
         let runtime = fake::runtime(&settings);
         let report = conformance::run(&runtime, 1, Fake::violations).unwrap();
         assert_eq!(report.device, "fake:1");
-        assert_passed(&report, &["compiler"]);
+        // It lives in one process.
+        assert_passed(&report, &["compiler", "shared"]);
         assert_eq!(runtime.driver().inner().alive(), 0);
     }
+}
+
+/// A device that cannot says why, and is not held to it.
+#[test]
+fn what_the_fake_was_not_asked_for_is_skipped_with_its_reason() {
+    let settings = Settings {
+        devices: 2,
+        ..Settings::default()
+    };
+    let report = conformance::run(&fake::runtime(&settings), 0, Fake::violations).unwrap();
+    assert_passed(&report, &["compiler", "registered", "shared", "peers"]);
+    let why = |check: &str| {
+        let row = report.checks.iter().find(|r| r.check == check).unwrap();
+        serde_json::to_value(&row.outcome).unwrap()["reason"].clone()
+    };
+    assert_eq!(why("registered"), "not asked for in its settings");
+    assert_eq!(why("peers"), "not asked for in its settings");
+    assert_eq!(why("shared"), "it lives in one process");
 }
 
 #[test]
@@ -60,9 +80,12 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 /// Each defect with the check that looks for it.
-const DEFECTS: [(Defect, &str); 8] = [
+const DEFECTS: [(Defect, &str); 11] = [
     (Defect::EventsFireEarly, "staging"),
     (Defect::EventsFireEarly, "completion"),
+    (Defect::EventsFireEarly, "registered"),
+    (Defect::PinnedShort, "registered"),
+    (Defect::PeersMangle, "peers"),
     (Defect::WaitsIgnored, "order"),
     (Defect::CopiesShort, "copies"),
     (Defect::GraphsShort, "graphs"),
@@ -77,6 +100,8 @@ fn a_wrong_device_is_caught() {
         let settings = Settings {
             seed: 3,
             delay: 8,
+            devices: 2,
+            able: true,
             defect: Some(defect),
             ..Settings::default()
         };

@@ -98,7 +98,11 @@ pub unsafe extern "C" fn hipDeviceGetName(out: *mut c_char, room: i32, device: i
 pub unsafe extern "C" fn hipDeviceGetAttribute(out: *mut i32, what: i32, device: i32) -> i32 {
     returned(with(|w| {
         device_of(w, device)?;
-        let value = attribute(what).ok_or(code::INVALID_VALUE)?;
+        let value = match what {
+            // hipDeviceAttributeHostRegisterSupported.
+            90 => i32::from(w.able & crate::reach::REGISTERS != 0),
+            _ => attribute(what).ok_or(code::INVALID_VALUE)?,
+        };
         // SAFETY: the declaration's contract.
         unsafe { put(out, value) };
         Ok(())
@@ -160,8 +164,12 @@ unsafe fn alloc(out: *mut Handle, bytes: usize, place: Place) -> i32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipMalloc(out: *mut Handle, bytes: usize) -> i32 {
-    // SAFETY: the declaration's contract.
-    unsafe { alloc(out, bytes, Place::Device) }
+    returned(with(|w| {
+        let block = crate::reach::alloc(w, bytes)?;
+        // SAFETY: the declaration's contract.
+        unsafe { put(out, at(block)) };
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -176,8 +184,7 @@ pub unsafe extern "C" fn hipHostMalloc(out: *mut Handle, bytes: usize, _flags: u
     unsafe { alloc(out, bytes, Place::Pinned) }
 }
 
-/// Frees a block. What a queued operation still uses must not be freed: that ends the process, for on
-/// hardware it would corrupt memory now and then.
+/// Frees a block of this process.
 fn free(block: Handle, pinned: bool) -> i32 {
     returned(with(|w| {
         let start = raw(block);
@@ -185,15 +192,7 @@ fn free(block: Handle, pinned: bool) -> i32 {
         if is_pinned.is_some_and(|p| p != pinned) {
             return Err(code::INVALID_VALUE);
         }
-        let before = w.driver.violations().len();
-        // SAFETY: the driver looks every address up.
-        let freed = coded(unsafe { w.driver.free(World::d(), Place::Device, start) });
-        if let Some(what) = w.driver.violations().get(before) {
-            eprintln!("fake HIP: {what}");
-            std::process::abort();
-        }
-        w.disown(start);
-        freed
+        w.free(start)
     }))
 }
 
@@ -224,6 +223,10 @@ pub extern "C" fn hipMemcpyAsync(
             _ => return Err(21), // hipErrorInvalidMemcpyDirection
         };
         let (to, from) = (raw(to), raw(from.cast_mut()));
+        for address in [to, from] {
+            // 17 is hipErrorInvalidDevicePointer: another device's memory, without peer access.
+            w.reach(address).map_err(|_| 17)?;
+        }
         // SAFETY: a live stream; addresses are looked up when the operation runs.
         coded(unsafe {
             w.driver

@@ -20,6 +20,13 @@ pub extern "C" fn fs_fake_hip_configure(seed: u64, delay: u32, devices: u32) -> 
     i32::from(is_running())
 }
 
+/// What the machine can from now on: 1 pin memory of the host, 2 share memory with processes, 4 let devices reach each
+/// other, 8 share copies only.
+#[unsafe(no_mangle)]
+pub extern "C" fn fs_fake_hip_able(bits: u32) {
+    look(|w| w.able = bits);
+}
+
 /// Calls so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn fs_fake_hip_calls() -> u64 {

@@ -8,7 +8,7 @@
 //! process. "Compiling" a source checks that its kernels have a host build.
 //!
 //! * `world`: the machine: devices, what belongs to which, the n-th call that fails.
-//! * `api`, `launch`, `rtc`: the vendor's symbols. `control`: symbols for tests.
+//! * `api`, `launch`, `reach`, `rtc`: the vendor's symbols. `control`: symbols for tests.
 //!
 //! Must not know: how `device::hip` uses it. Test artefact: nothing the product ships links it.
 #![allow(
@@ -21,5 +21,6 @@ mod api;
 mod control;
 mod launch;
 mod modules;
+mod reach;
 mod rtc;
 mod world;

@@ -1,16 +1,19 @@
 //! The machine behind the symbols: one fake driver, its devices, and what belongs to which of them.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use device::driver::{Driver, DriverError, Place, Raw};
 use device::fake::{self, Fake, Settings};
 
+use crate::reach;
+
 /// `hipError_t`, as `hip_runtime_api.h` numbers them.
 pub(crate) mod code {
     pub(crate) const SUCCESS: i32 = 0;
     pub(crate) const INVALID_VALUE: i32 = 1;
+    pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const NOT_INITIALIZED: i32 = 3;
     pub(crate) const INVALID_DEVICE_FUNCTION: i32 = 98;
     pub(crate) const INVALID_DEVICE: i32 = 101;
@@ -47,6 +50,12 @@ pub(crate) struct World {
     /// Kernels by handle: their name in the host build.
     pub(crate) functions: BTreeMap<Raw, crate::modules::Function>,
     pub(crate) modules: BTreeMap<Raw, crate::modules::Loaded>,
+    /// Device memory by its start.
+    pub(crate) mapped: BTreeMap<Raw, crate::reach::Mapped>,
+    /// Devices that reach another one's memory.
+    pub(crate) peers: BTreeSet<(u32, u32)>,
+    /// What it can, bits of `reach`.
+    pub(crate) able: u32,
     pub(crate) calls: u64,
     /// The call that fails, counted as `calls` is, and its code.
     pub(crate) fails: Option<(u64, i32)>,
@@ -60,6 +69,9 @@ impl World {
             owners: BTreeMap::new(),
             functions: BTreeMap::new(),
             modules: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            peers: BTreeSet::new(),
+            able: reach::REGISTERS | reach::SHARES | reach::PEERS,
             calls: 0,
             fails: None,
         }
@@ -88,13 +100,43 @@ impl World {
         }
     }
 
+    /// Refuses what the machine cannot.
+    pub(crate) fn can(&self, what: u32, code: i32) -> Called<()> {
+        (self.able & what != 0).then_some(()).ok_or(code)
+    }
+
+    /// Ends the process if rules were broken since: on hardware it would corrupt memory now and then.
+    pub(crate) fn stop_at_violations(&self, before: usize) {
+        if let Some(what) = self.driver.violations().get(before) {
+            eprintln!("fake HIP: {what}");
+            std::process::abort();
+        }
+    }
+
+    /// Frees a block. What a queued operation still uses must not be freed.
+    pub(crate) fn free(&mut self, start: Raw) -> Called<()> {
+        let before = self.driver.violations().len();
+        // SAFETY: the driver looks every address up.
+        let freed = coded(unsafe { self.driver.free(Self::d(), Place::Device, start) });
+        self.stop_at_violations(before);
+        if freed.is_ok() {
+            reach::freed(self, start);
+        }
+        self.disown(start);
+        freed
+    }
+
     /// Bytes that a kernel of the current device may touch from an address on; none if it is no memory.
     pub(crate) fn reach(&self, address: Raw) -> Called<Option<u64>> {
         let Some(block) = self.driver.block(address) else {
             return Ok(None);
         };
         let shared = block.place != Place::Device;
-        if shared || self.owners.get(&block.start) == Some(&CURRENT.get()) {
+        let owner = self.owners.get(&block.start).copied();
+        let current = CURRENT.get();
+        let reached =
+            owner.is_some_and(|owner| owner == current || self.peers.contains(&(current, owner)));
+        if shared || reached {
             return Ok(Some(block.start + block.bytes - address));
         }
         // Another device's memory, without peer access.

@@ -217,6 +217,41 @@ fn the_program_drafts_on_another_device() {
     assert_eq!(want["drafter"]["layers"]["device"], "cpu");
 }
 
+/// the program's worker pins what both map, and says on each side whether and why not.
+#[test]
+fn a_36_the_program_tells_of_both_sides() {
+    let program = testkit::require_some!(program(), "the program is not built beside the tests");
+    let want = run(&program, &[]);
+    let worker = |more: &[&str]| {
+        let got = run(&program, &[more, &["--draft-worker", "required"]].concat());
+        assert_eq!(got["ids"], want["ids"], "{more:?}");
+        let worker = got["drafter"]["worker"].clone();
+        let said = |at: &str| worker.pointer(at).cloned().unwrap();
+        let count = |name: &str| said(&format!("/counts/{name}")).as_u64().unwrap();
+        let on = ["/pinned/parent/on", "/pinned/worker/on", "/memory/probe/on"];
+        let on = on.map(|at| said(at) == true);
+        let why = ["/pinned/parent/reason", "/pinned/worker/reason"];
+        let why = why.map(|at| said(at).as_str().unwrap_or_default().to_owned());
+        assert_eq!(count("unpinned"), 0, "{worker}");
+        assert_eq!(said("/memory/used"), false);
+        (on, why, count("direct"), count("steps"))
+    };
+    let none = || String::new();
+    let (on, why, direct, steps) = worker(&["--device", "hip:0", "--draft-device", "hip:1"]);
+    assert_eq!((on, why), ([true; 3], [none(), none()]));
+    assert!(steps > 0 && direct == steps, "{direct} of {steps}");
+    let (on, why, direct, _) = worker(&["--device", "hip:0", "--draft-device", "cpu"]);
+    assert_eq!((on, direct), ([true, false, false], 0));
+    assert_eq!(why[1], "the drafter's layers run on the processor");
+    let (on, why, direct, steps) = worker(&["--draft-device", "hip:0"]);
+    assert_eq!((on, direct), ([false, true, false], steps));
+    assert_eq!(why[0], "the model runs on the processor");
+    let stream = ["--device", "hip:0", "--draft-transport", "stream"];
+    let (on, why, direct, _) = worker(&stream);
+    assert_eq!((on, direct), ([false, false, true], 0));
+    assert_eq!(why, [(); 2].map(|()| "rows travel by a stream".to_owned()));
+}
+
 /// a worker's layers run on the device that is named, else on the model's.
 #[test]
 fn a_02_a_worker_drafts_on_a_device() {

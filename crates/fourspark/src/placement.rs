@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use device::cache::Cache;
 use device::driver::{Driver, Kind};
-use device::{Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
+use device::{AnyDevice, Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
 use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings};
 use ds4_target::pool::Pool;
 use ds4_target::{CpuTarget, LoadError, Model, Options};
@@ -128,6 +128,8 @@ pub(crate) struct Placed {
     pub(crate) target: Box<dyn Target + Send>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) device: Option<DeviceInfo>,
+    /// The device itself, for what a draft worker shares with it.
+    pub(crate) there: Option<Arc<dyn AnyDevice>>,
     /// Why a drafter's chains are not drawn on the target's device, where one was given.
     pub(crate) no_chains: Option<String>,
 }
@@ -232,11 +234,12 @@ pub(crate) fn place(
         run: run.clone(),
         draft,
     };
-    if let Some((target, device, no_chains)) = open(how.choice, how, work)? {
+    if let Some((target, device, no_chains, there)) = open(how.choice, how, work)? {
         return Ok(Placed {
             target,
             pool: Arc::new(Pool::new(run.threads)),
             device: Some(device),
+            there: Some(there),
             no_chains,
         });
     }
@@ -245,9 +248,18 @@ pub(crate) fn place(
         pool: Arc::clone(target.pool()),
         target: Box::new(target),
         device: None,
+        there: None,
         no_chains: None,
     })
 }
+
+/// A target, its device, why there are no chains on it, and the device itself.
+type PlacedTarget = (
+    Box<dyn Target + Send>,
+    DeviceInfo,
+    Option<String>,
+    Arc<dyn AnyDevice>,
+);
 
 /// A target onto a device.
 struct PlaceTarget<'a> {
@@ -257,7 +269,7 @@ struct PlaceTarget<'a> {
 }
 
 impl Visit for PlaceTarget<'_> {
-    type Out = (Box<dyn Target + Send>, DeviceInfo, Option<String>);
+    type Out = PlacedTarget;
 
     fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error> {
         let info = opened.info(GRAPH_TOKENS);
@@ -280,7 +292,8 @@ impl Visit for PlaceTarget<'_> {
             ) if markov.is_some() => (new(None, opened.cache()?)?, Some(error.to_string())),
             placed => (placed?, None),
         };
-        Ok((Box::new(target), info, no_chains))
+        let there: Arc<dyn AnyDevice> = Arc::new(opened.device);
+        Ok((Box::new(target), info, no_chains, there))
     }
 }
 

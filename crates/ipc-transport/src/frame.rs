@@ -28,7 +28,7 @@ use crate::wire::{Reader, Writer};
 /// Version of the protocol. Both sides must have the same.
 pub const MAJOR: u16 = 3;
 /// May differ: fields are only added at the end of a body.
-pub const MINOR: u16 = 0;
+pub const MINOR: u16 = 1;
 /// Bytes of a header.
 pub const HEADER: usize = 64;
 /// Bytes of an entry.

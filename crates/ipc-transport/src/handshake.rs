@@ -300,6 +300,11 @@ impl Configure {
     /// # Errors
     /// `Corrupt`, naming the field.
     pub fn decode(body: &[u8]) -> Result<Self, LinkError> {
+        Self::read(body).map(|(configure, _)| configure)
+    }
+
+    /// From a body, with what stands behind it.
+    pub(crate) fn read(body: &[u8]) -> Result<(Self, &[u8]), LinkError> {
         let mut r = Reader(body);
         let configure = Self {
             nonce: r.array("nonce")?,
@@ -317,7 +322,7 @@ impl Configure {
             let expected = format!("at least {needed} bytes");
             return Err(LinkError::corrupt("capacity", expected, configure.capacity));
         }
-        Ok(configure)
+        Ok((configure, r.0))
     }
 }
 
@@ -350,6 +355,14 @@ impl Ready {
     /// # Errors
     /// `Corrupt`, naming the field.
     pub fn decode(body: &[u8], asked: &Configure) -> Result<Self, LinkError> {
+        Self::read(body, asked).map(|(ready, _)| ready)
+    }
+
+    /// From a body, compared with what was asked for, with what stands behind it.
+    pub(crate) fn read<'a>(
+        body: &'a [u8],
+        asked: &Configure,
+    ) -> Result<(Self, &'a [u8]), LinkError> {
         let mut r = Reader(body);
         let ready = Self {
             nonce: r.array("nonce")?,
@@ -369,7 +382,7 @@ impl Ready {
             return Err(LinkError::corrupt("transport", want, got));
         }
         asked.dims.check(&ready.dims)?;
-        Ok(ready)
+        Ok((ready, r.0))
     }
 }
 

@@ -13,6 +13,7 @@
 //! | [`handshake`] | what both sides tell each other before the first step |
 //! | [`link`] | whole messages: a frame and its payload, by shared memory or by stream |
 //! | [`frame`], [`region`], [`channel`] | the parts: bytes of a frame, shared memory, sockets |
+//! | [`reach`] | what devices on both sides do with the shared memory, and whether they see each other's |
 //! | [`report`] | what may be known of a worker: state, transport, counts |
 //!
 //! Must not know: sampling, the tokenizer, the target's weights. Linux only: elsewhere there are reports
@@ -39,6 +40,8 @@ pub mod launch;
 pub mod link;
 #[cfg(target_os = "linux")]
 pub mod probe;
+#[cfg(target_os = "linux")]
+pub mod reach;
 #[cfg(target_os = "linux")]
 pub mod region;
 #[cfg(target_os = "linux")]

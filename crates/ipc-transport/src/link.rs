@@ -187,6 +187,54 @@ impl Link {
         Ok(())
     }
 
+    /// Sends a frame whose payload of `bytes` bytes lies in the region already, from its start.
+    ///
+    /// # Errors
+    /// Any [`LinkError`]; `Corrupt` without a region.
+    pub(crate) fn send_placed(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        bytes: usize,
+        deadline: Option<Instant>,
+    ) -> Result<(), LinkError> {
+        if bytes > self.capacity || self.region().is_none() {
+            let expected = format!("at most {} bytes of a region", self.capacity);
+            return Err(LinkError::corrupt("payload", expected, bytes));
+        }
+        if bytes > 0 {
+            let probed = self.probe.at(Point::CopyOut);
+            probed.map_err(LinkError::io("copy out"))?;
+        }
+        let header = Header {
+            payload: bytes as u64,
+            ..header
+        };
+        self.publish(&header, &[])?;
+        self.send_frame(&header, body, &[], deadline)
+    }
+
+    /// Bytes of payload of a frame that was received, which stay in the region for a device to take.
+    ///
+    /// # Errors
+    /// As [`Self::announced`].
+    pub(crate) fn placed(&self, header: &Header) -> Result<usize, LinkError> {
+        let bytes = self.announced(header)?;
+        if bytes > 0 {
+            let probed = self.probe.at(Point::CopyIn);
+            probed.map_err(LinkError::io("copy in"))?;
+        }
+        Ok(bytes)
+    }
+
+    /// The region that payload travels by, if it does.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        match &self.payload {
+            Some(Payload::Region(region)) => Some(region),
+            _ => None,
+        }
+    }
+
     /// Sends a frame without payload, with descriptors.
     ///
     /// # Errors

@@ -11,15 +11,17 @@
 //!
 //! A memfd is sealed against shrinking and growing before it leaves the parent, so that no access can
 //! fault; nothing remains of it when both sides are gone. The local twin is the same layout for a worker
-//! in this process. Payload is copied in and out and never borrowed: what the other side does to it
+//! in this process. Payload is copied in and out, by this crate or by a device that pinned its pages, and never borrowed: what the other side does to it
 //! later cannot change what was read. Must not know: frames, backbones.
 
 #![allow(unsafe_code, reason = "mapping memory and copying to and from it")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use device::HostMemory;
 use engine_core::mutant::mutant;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -337,6 +339,43 @@ impl Region {
     }
 }
 
+/// The payload's pages, for a device to pin: the header is left out, whose words are touched by name.
+#[derive(Debug)]
+pub struct Pages {
+    region: Arc<Region>,
+}
+
+impl Pages {
+    /// The pages of a region.
+    ///
+    /// # Errors
+    /// The payload does not start on a page of this system.
+    pub fn of(region: &Arc<Region>) -> Result<Arc<Self>, String> {
+        let page = rustix::param::page_size().max(1);
+        if !PAYLOAD_AT.is_multiple_of(page) {
+            return Err(format!(
+                "pages have {page} bytes, the payload starts at byte {PAYLOAD_AT}"
+            ));
+        }
+        Ok(Arc::new(Self {
+            region: Arc::clone(region),
+        }))
+    }
+}
+
+// SAFETY: the payload's pages lie in the mapping, which lives as long as the region that is held; its size is fixed,
+// also for the other side, by the seals. No reference to payload is ever made: it is copied from and to pointers.
+unsafe impl HostMemory for Pages {
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: inside the mapping, which is longer than its header.
+        unsafe { self.region.at.add(PAYLOAD_AT) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.region.len - PAYLOAD_AT
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,6 +442,20 @@ mod tests {
         );
         let plain = std::fs::File::open("/dev/zero").unwrap();
         assert!(said(Region::open(plain.into(), 10_000, &NONCE)).starts_with("region size"));
+    }
+
+    /// what a device pins is the payload, whole pages of it, and it keeps the mapping.
+    #[test]
+    fn a_36_the_payload_s_pages_are_what_is_pinned() {
+        let region = Arc::new(Region::memfd(10_000, &NONCE).unwrap());
+        region.write(0, b"payload").unwrap();
+        let pages = Pages::of(&region).unwrap();
+        assert_eq!(pages.bytes(), 16_384 - PAYLOAD_AT);
+        assert_eq!(pages.start().as_ptr() as usize % PAYLOAD_AT, 0);
+        drop(region);
+        // SAFETY: the first bytes of the pages, written above.
+        let first = unsafe { pages.start().cast::<[u8; 7]>().read() };
+        assert_eq!(&first, b"payload");
     }
 
     /// sizes that overflow are refused, not wrapped; copies stay inside.

@@ -26,6 +26,58 @@ impl Transport {
     }
 }
 
+/// Whether something is so, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is.
+    Yes,
+    /// It is not, and why.
+    No(String),
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self::No("there is no worker".to_owned())
+    }
+}
+
+impl Standing {
+    /// Not so, and why.
+    pub fn no(why: impl fmt::Display) -> Self {
+        Self::No(why.to_string())
+    }
+
+    /// Whether it is so.
+    #[must_use]
+    pub const fn is_yes(&self) -> bool {
+        matches!(self, Self::Yes)
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yes => f.write_str("yes"),
+            Self::No(why) => write!(f, "no, {why}"),
+        }
+    }
+}
+
+/// What the two sides of a worker have beside host memory that both map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Whether the model's device has pinned the shared memory.
+    pub pinned_here: Standing,
+    /// Whether the worker's device has: then it copies rows from there and to there by itself.
+    pub pinned_there: Standing,
+    /// Whether the worker's device sees memory of the model's device, by a probe.
+    pub memory: Standing,
+}
+
+/// Why rows do not go through the memory of a device, whatever the probe says.
+pub const MEMORY_UNUSED: &str = "rows start and end in the host's memory: the target gives its features there, and \
+    candidates are drawn from rows there";
+
 /// Where drafting stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
@@ -66,6 +118,8 @@ pub struct Report {
     pub pid: Option<u32>,
     /// What it runs on.
     pub device: String,
+    /// What the sides have beside host memory that both map.
+    pub reach: Reach,
     /// Why the worker was last lost, or could not be started.
     pub reason: Option<String>,
     /// Requests sent, a step each.
@@ -88,12 +142,17 @@ pub struct Report {
     pub restarts: u64,
     /// Times drafting fell back to this process.
     pub fallbacks: u64,
+    /// Steps whose rows the worker's device copied from the shared memory and to it by itself.
+    pub direct: u64,
+    /// Sides that have a device and could not pin the shared memory with it, over all starts: their rows are copied
+    /// once more.
+    pub unpinned: u64,
 }
 
 impl Report {
     /// The counts, by name.
     #[must_use]
-    pub fn numbers(&self) -> [(&'static str, u64); 10] {
+    pub fn numbers(&self) -> [(&'static str, u64); 12] {
         [
             ("steps", self.steps),
             ("rows", self.rows),
@@ -105,6 +164,8 @@ impl Report {
             ("lost", self.lost),
             ("restarts", self.restarts),
             ("fallbacks", self.fallbacks),
+            ("direct", self.direct),
+            ("unpinned", self.unpinned),
         ]
     }
 }
@@ -151,9 +212,18 @@ impl fmt::Display for Watch {
         if !report.device.is_empty() {
             write!(f, ", {}", report.device)?;
         }
-        match &report.reason {
-            Some(why) => write!(f, ", {why}"),
+        if let Some(why) = &report.reason {
+            write!(f, ", {why}")?;
+        }
+        let Reach {
+            pinned_here: here,
+            pinned_there: there,
+            ..
+        } = &report.reach;
+        match report.transport {
             None => Ok(()),
+            Some(_) if here == there => write!(f, "; pinned on both sides: {here}"),
+            Some(_) => write!(f, "; pinned here: {here}; pinned in the worker: {there}"),
         }
     }
 }

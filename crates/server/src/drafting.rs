@@ -3,6 +3,7 @@
 //!
 //! Must not know: how anything is drafted.
 
+use fourspark::drafting::worker::{MEMORY_UNUSED, Standing};
 use fourspark::{ChainsInfo, DraftInfo, Drafting, LayersInfo, Phase, Stats, WorkerInfo};
 use serde_json::{Map, Value, json};
 
@@ -85,10 +86,28 @@ fn worker(worker: Option<&WorkerInfo>, parked: bool) -> Value {
         "degraded": report.degraded,
         "pid": report.pid,
         "device": report.device,
+        "pinned": {
+            "parent": told(&report.reach.pinned_here),
+            "worker": told(&report.reach.pinned_there),
+        },
+        "memory": memory(&report.reach.memory),
         "reason": report.reason,
         "overlap": {"on": serial.is_none(), "reason": serial},
         "counts": numbers,
     })
+}
+
+/// Whether something is so, and why not.
+fn told(standing: &Standing) -> Value {
+    match standing {
+        Standing::Yes => json!({"on": true, "reason": null}),
+        Standing::No(why) => json!({"on": false, "reason": why}),
+    }
+}
+
+/// Whether the worker's device sees memory of the model's, and that rows do not go that way all the same.
+fn memory(probed: &Standing) -> Value {
+    json!({"probe": told(probed), "used": false, "reason": MEMORY_UNUSED})
 }
 
 /// Whether the drafter was there when an answer ended. Lost: it or a part of it failed, and why. Where a

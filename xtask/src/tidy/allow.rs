@@ -33,6 +33,18 @@ pub(crate) const UNSAFE_MODULES: &[Allowed] = &[
         "host bytes of memory on an idle device",
     ),
     (
+        "crates/device/src/registered.rs",
+        "host memory of others, held until its registration has ended",
+    ),
+    (
+        "crates/device/src/shared.rs",
+        "memory of other processes, by handles that the runtime checks",
+    ),
+    (
+        "crates/device/src/peers.rs",
+        "ways between two open devices",
+    ),
+    (
         "crates/device/src/image.rs",
         "a kernel's signature is its maker's promise",
     ),

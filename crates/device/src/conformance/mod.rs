@@ -10,6 +10,7 @@ mod graphs;
 mod kernels;
 mod memory;
 mod order;
+mod reach;
 mod refusals;
 
 use serde::Serialize;
@@ -145,6 +146,26 @@ fn work<D: Driver>() -> [Check<D>; 8] {
     ]
 }
 
+fn abilities<D: Driver>() -> [Check<D>; 3] {
+    [
+        (
+            "registered",
+            "memory of the host, pinned: copies see what it held until their event, and it is held until then",
+            reach::registered,
+        ),
+        (
+            "shared",
+            "memory for other processes has a handle, which this process does not open",
+            reach::shared,
+        ),
+        (
+            "peers",
+            "two devices that reach each other get each other's bytes, until the way is closed",
+            reach::peers,
+        ),
+    ]
+}
+
 fn refusals<D: Driver>() -> [Check<D>; 8] {
     [
         (
@@ -225,7 +246,8 @@ fn checked<D: Driver>(
 ) -> Result<Report, Fault> {
     let bench = Bench::new(runtime, ordinal)?;
     let mut rows = Vec::new();
-    for (check, asserts, body) in work().into_iter().chain(refusals()) {
+    let checks = work().into_iter().chain(abilities()).chain(refusals());
+    for (check, asserts, body) in checks {
         let outcome = match body(&bench) {
             Ok(()) => match health(runtime.driver().inner()).as_slice() {
                 [] => Outcome::Passed,

@@ -13,11 +13,12 @@ use sys::CUdevice_attribute_enum as A;
 use sys::CUfunction_attribute_enum as F;
 
 use super::nvrtc::{self, Nvrtc};
-use super::{early, probe};
+use super::{early, probe, reach};
+use crate::ability::Ability;
 use crate::device::lock;
 use crate::driver::{
     Class, Code, Driver, DriverError, DriverResult, Facts, FunctionFacts, Geometry, Kind, Limits,
-    Memory, Place, Raw, RawArg, Source, Way,
+    Memory, Place, Raw, RawArg, SHARE_BYTES, Source, Way,
 };
 use crate::fault::Absent;
 
@@ -61,7 +62,9 @@ macro_rules! cu {
     }};
 }
 
-fn check(call: &'static str, code: sys::CUresult) -> DriverResult<()> {
+pub(super) use cu;
+
+pub(super) fn check(call: &'static str, code: sys::CUresult) -> DriverResult<()> {
     if code == sys::cudaError_enum::CUDA_SUCCESS {
         return Ok(());
     }
@@ -91,7 +94,7 @@ fn check(call: &'static str, code: sys::CUresult) -> DriverResult<()> {
 }
 
 /// A handle as the driver's pointer.
-fn at<T>(raw: Raw) -> *mut T {
+pub(super) fn at<T>(raw: Raw) -> *mut T {
     ptr::with_exposed_provenance_mut(raw as usize)
 }
 
@@ -99,11 +102,11 @@ fn raw<T>(pointer: *mut T) -> Raw {
     pointer.expose_provenance() as Raw
 }
 
-fn current(d: Raw) -> DriverResult<()> {
+pub(super) fn current(d: Raw) -> DriverResult<()> {
     cu!(cuCtxSetCurrent(at(d)))
 }
 
-fn attribute(device: i32, what: sys::CUdevice_attribute) -> DriverResult<u32> {
+pub(super) fn attribute(device: i32, what: sys::CUdevice_attribute) -> DriverResult<u32> {
     let mut value = 0;
     cu!(cuDeviceGetAttribute(&raw mut value, what, device))?;
     Ok(u32::try_from(value).unwrap_or(0))
@@ -142,7 +145,7 @@ fn pointers(cells: &mut [u64]) -> Vec<*mut c_void> {
     cells.iter_mut().map(|c| ptr::from_mut(c).cast()).collect()
 }
 
-fn handle(ordinal: u32) -> DriverResult<i32> {
+pub(super) fn handle(ordinal: u32) -> DriverResult<i32> {
     let mut device = 0;
     cu!(cuDeviceGet(&raw mut device, ordinal.cast_signed()))?;
     Ok(device)
@@ -218,6 +221,8 @@ impl Driver for Cuda {
             unified: get(A::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? != 0,
             limits: limits(device)?,
             early_launch: early::state(self.version, self.launch_ex, major, minor),
+            register: reach::register_ability(device)?,
+            share: reach::share_ability(device)?,
         })
     }
 
@@ -528,6 +533,43 @@ impl Driver for Cuda {
             return Err(e);
         }
         Ok(raw(exec))
+    }
+
+    unsafe fn register(&self, d: Raw, address: Raw, bytes: u64) -> DriverResult<()> {
+        reach::register(d, address, bytes)
+    }
+
+    unsafe fn unregister(&self, d: Raw, address: Raw) -> DriverResult<()> {
+        reach::unregister(d, address)
+    }
+
+    unsafe fn share(&self, d: Raw, address: Raw) -> DriverResult<[u8; SHARE_BYTES]> {
+        reach::share(d, address)
+    }
+
+    unsafe fn open_shared(
+        &self,
+        d: Raw,
+        handle: &[u8; SHARE_BYTES],
+        _bytes: u64,
+    ) -> DriverResult<Raw> {
+        reach::open_shared(d, handle)
+    }
+
+    unsafe fn close_shared(&self, d: Raw, address: Raw) -> DriverResult<()> {
+        reach::close_shared(d, address)
+    }
+
+    fn reaches(&self, from: u32, to: u32) -> DriverResult<Ability> {
+        reach::reaches(from, to)
+    }
+
+    unsafe fn reach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        reach::reach(d, other)
+    }
+
+    unsafe fn unreach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        reach::unreach(d, other)
     }
 
     unsafe fn graph_launch(&self, d: Raw, graph: Raw, stream: Raw) -> DriverResult<()> {

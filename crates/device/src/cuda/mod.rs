@@ -2,12 +2,14 @@
 //!
 //! `cudarc` panics at a missing library or symbol, so every name this module calls is asked for first;
 //! what is missing is an [`Absent`]. All calls are in `calls`; NVRTC's in `nvrtc`; when kernels
-//! may start before the one ahead has ended is in `early`.
+//! may start before the one ahead has ended is in `early`; what not every driver has in
+//! `reach`.
 
 mod calls;
 mod early;
 mod nvrtc;
 mod probe;
+mod reach;
 
 use std::path::PathBuf;
 

@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn every_name_that_is_called_is_asked_for() {
-        let text = include_str!("calls.rs");
+        let text = concat!(include_str!("calls.rs"), include_str!("reach.rs"));
         let called = |start: &str| -> Vec<String> {
             text.match_indices(start)
                 .map(|(at, _)| {
@@ -135,8 +135,14 @@ mod tests {
         let mut calls = called("cu!(");
         calls.extend(called("sys::"));
         assert!(calls.len() > 40, "{calls:?}");
-        let optional =
-            |n: &&String| [PARAMETERS, super::super::early::SYMBOL].contains(&n.as_str());
+        let more = super::super::reach::OPTIONAL;
+        for name in more {
+            assert!(calls.iter().any(|c| c == name), "{name} is not called");
+        }
+        let optional = |n: &&String| {
+            let n = n.as_str();
+            [PARAMETERS, super::super::early::SYMBOL].contains(&n) || more.contains(&n)
+        };
         for name in calls.iter().filter(|n| !optional(n)) {
             let known = SYMBOLS.contains(&name.as_str()) || STREAMS.contains(&name.as_str());
             assert!(known, "{name} is called, but not asked for");

@@ -29,6 +29,10 @@ pub(super) const NON_BLOCKING: u32 = 1;
 pub(super) const NO_CLOCK: u32 = 2;
 /// `hipHostMallocPortable`.
 pub(super) const PORTABLE: u32 = 1;
+/// `hipHostRegisterPortable`.
+pub(super) const REGISTER_PORTABLE: u32 = 1;
+/// `hipIpcMemLazyEnablePeerAccess`.
+pub(super) const LAZY_PEERS: u32 = 1;
 /// `hipMemAttachGlobal`.
 pub(super) const ATTACH_GLOBAL: u32 = 1;
 /// `hipStreamCaptureModeRelaxed`.
@@ -44,6 +48,7 @@ pub(super) mod attribute {
     pub(in crate::hip) const MULTIPROCESSORS: i32 = 63;
     pub(in crate::hip) const MAX_SHARED_PER_BLOCK: i32 = 74;
     pub(in crate::hip) const WARP_SIZE: i32 = 87;
+    pub(in crate::hip) const HOST_REGISTER: i32 = 90;
 }
 
 /// `hipFunction_attribute`.

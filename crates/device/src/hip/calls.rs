@@ -7,12 +7,14 @@ use std::ptr;
 
 use libloading::os::unix::Library;
 
+use super::reach::Optional;
 use super::rtc::Rtc;
 use super::table::{Handle, HipTable, Properties, properties};
 use super::{Settings, abi, search};
+use crate::ability::Ability;
 use crate::driver::{
     Class, Code, Driver, DriverError, DriverResult, EarlyLaunch, Facts, FunctionFacts, Geometry,
-    Kind, Limits, Memory, Place, Raw, RawArg, Source, Way,
+    Kind, Limits, Memory, Place, Raw, RawArg, SHARE_BYTES, Source, Way,
 };
 use crate::fault::Absent;
 
@@ -28,6 +30,7 @@ const NAMES: [&str; 5] = [
 #[derive(Debug)]
 pub struct Hip {
     table: HipTable,
+    pub(super) optional: Optional,
     properties: Option<(Properties, usize)>,
     rtc: Result<Rtc, Absent>,
     version: i32,
@@ -48,11 +51,11 @@ macro_rules! hip {
     }};
 }
 
-fn at(raw: Raw) -> Handle {
+pub(super) fn at(raw: Raw) -> Handle {
     ptr::with_exposed_provenance_mut(raw as usize)
 }
 
-fn raw(handle: Handle) -> Raw {
+pub(super) fn raw(handle: Handle) -> Raw {
     handle.expose_provenance() as Raw
 }
 
@@ -69,6 +72,7 @@ impl Hip {
             });
         let rtc = Rtc::find(settings.hiprtc.as_deref(), &library, &file);
         let mut this = Self {
+            optional: Optional::load(&library),
             table,
             properties,
             rtc,
@@ -121,7 +125,7 @@ impl Hip {
         &self.file
     }
 
-    fn check(&self, call: &'static str, code: i32) -> DriverResult<()> {
+    pub(super) fn check(&self, call: &'static str, code: i32) -> DriverResult<()> {
         if code == abi::SUCCESS {
             return Ok(());
         }
@@ -150,11 +154,11 @@ impl Hip {
         })
     }
 
-    fn current(&self, d: Raw) -> DriverResult<()> {
+    pub(super) fn current(&self, d: Raw) -> DriverResult<()> {
         hip!(self, hipSetDevice(d as i32 - 1))
     }
 
-    fn attribute(&self, device: i32, what: i32) -> DriverResult<u32> {
+    pub(super) fn attribute(&self, device: i32, what: i32) -> DriverResult<u32> {
         let mut value = 0;
         hip!(self, hipDeviceGetAttribute(&raw mut value, what, device))?;
         Ok(u32::try_from(value).unwrap_or(0))
@@ -233,6 +237,8 @@ impl Driver for Hip {
                 items_axis: abi::MAX_ITEMS,
             },
             early_launch: EarlyLaunch::Off("HIP has no such launch".into()),
+            register: self.register_ability(device)?,
+            share: self.share_ability(),
         })
     }
 
@@ -519,6 +525,43 @@ impl Driver for Hip {
             return Err(e);
         }
         Ok(raw(exec))
+    }
+
+    unsafe fn register(&self, d: Raw, address: Raw, bytes: u64) -> DriverResult<()> {
+        self.pin(d, address, bytes)
+    }
+
+    unsafe fn unregister(&self, d: Raw, address: Raw) -> DriverResult<()> {
+        self.unpin(d, address)
+    }
+
+    unsafe fn share(&self, d: Raw, address: Raw) -> DriverResult<[u8; SHARE_BYTES]> {
+        self.lend(d, address)
+    }
+
+    unsafe fn open_shared(
+        &self,
+        d: Raw,
+        handle: &[u8; SHARE_BYTES],
+        _bytes: u64,
+    ) -> DriverResult<Raw> {
+        self.borrow(d, handle)
+    }
+
+    unsafe fn close_shared(&self, d: Raw, address: Raw) -> DriverResult<()> {
+        self.give_back(d, address)
+    }
+
+    fn reaches(&self, from: u32, to: u32) -> DriverResult<Ability> {
+        self.peer(from, to)
+    }
+
+    unsafe fn reach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        self.enable(d, other)
+    }
+
+    unsafe fn unreach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        self.disable(d, other)
     }
 
     unsafe fn graph_launch(&self, d: Raw, graph: Raw, stream: Raw) -> DriverResult<()> {

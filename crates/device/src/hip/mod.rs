@@ -1,11 +1,12 @@
 //! HIP: AMD's runtime and hipRTC, found at run time through a table of our own.
 //!
 //! Nothing of ROCm is needed to build. Function types and numbers are in `table` and `abi`, each with
-//! the place it was read from; `calls` uses them. No AMD hardware has executed this yet: what is
+//! the place it was read from; `calls` uses them, `reach` those that may be missing. No AMD hardware has executed this yet: what is
 //! known is that the table loads and that its calls follow the header.
 
 mod abi;
 mod calls;
+mod reach;
 mod rtc;
 mod search;
 mod table;

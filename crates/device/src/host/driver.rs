@@ -6,10 +6,17 @@ use std::sync::atomic::Ordering;
 use super::ops::{Gate, Op};
 use super::state::Defect;
 use super::{Host, Mode, failed, lock, unknown};
+use crate::ability::Ability;
 use crate::driver::{
-    Class, Code, Driver, DriverResult, Facts, FunctionFacts, Geometry, Kind, Memory, Place, Raw,
-    RawArg, Source, Way,
+    Class, Code, Driver, DriverError, DriverResult, Facts, FunctionFacts, Geometry, Kind, Memory,
+    Place, Raw, RawArg, SHARE_BYTES, Source, Way,
 };
+
+/// What needs two processes.
+fn one_process(call: &'static str) -> DriverError {
+    // 801 is hipErrorNotSupported.
+    failed(call, 801, "host memory of one process", Class::Call)
+}
 
 impl<M: Mode> Host<M> {
     fn put(&self, call: &'static str, stream: Raw, op: Op) -> DriverResult<()> {
@@ -359,6 +366,74 @@ impl<M: Mode> Driver for Host<M> {
         drop(state);
         self.shared.changed.notify_all();
         Ok(())
+    }
+
+    unsafe fn register(&self, _d: Raw, address: Raw, bytes: u64) -> DriverResult<()> {
+        let mut state = lock(&self.shared.state);
+        state.sticky("register")?;
+        // 1 is hipErrorInvalidValue, 712 hipErrorHostMemoryAlreadyRegistered.
+        if bytes == 0 {
+            return Err(failed("register", 1, "no bytes", Class::Call));
+        }
+        if state.memory.is_taken(address, bytes) {
+            let words = "host memory already registered";
+            return Err(failed("register", 712, words, Class::Call));
+        }
+        state.memory.adopt(Place::Pinned, address, bytes, false);
+        state.registered.insert(address, bytes);
+        Ok(())
+    }
+
+    unsafe fn unregister(&self, _d: Raw, address: Raw) -> DriverResult<()> {
+        let mut state = lock(&self.shared.state);
+        if let Some(op) = state.uses(address) {
+            let what = format!("{address:#x} unregistered before {op} was done");
+            state.violations.push(what);
+        }
+        if state.registered.remove(&address).is_some() && state.memory.free(address) {
+            return Ok(());
+        }
+        // 713 is hipErrorHostMemoryNotRegistered.
+        let words = "host memory not registered";
+        Err(failed("unregister", 713, words, Class::Call))
+    }
+
+    unsafe fn share(&self, _d: Raw, _address: Raw) -> DriverResult<[u8; SHARE_BYTES]> {
+        Err(one_process("share"))
+    }
+
+    unsafe fn open_shared(
+        &self,
+        _d: Raw,
+        _handle: &[u8; SHARE_BYTES],
+        _bytes: u64,
+    ) -> DriverResult<Raw> {
+        Err(one_process("open_shared"))
+    }
+
+    unsafe fn close_shared(&self, _d: Raw, _address: Raw) -> DriverResult<()> {
+        Err(one_process("close_shared"))
+    }
+
+    fn reaches(&self, _from: u32, _to: u32) -> DriverResult<Ability> {
+        Ok(self.peers.clone())
+    }
+
+    unsafe fn reach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        // 704 is hipErrorPeerAccessAlreadyEnabled, 705 hipErrorPeerAccessNotEnabled.
+        let words = "peer access already enabled";
+        match lock(&self.shared.state).peers.insert((d, other)) {
+            true => Ok(()),
+            false => Err(failed("reach", 704, words, Class::Call)),
+        }
+    }
+
+    unsafe fn unreach(&self, d: Raw, other: Raw) -> DriverResult<()> {
+        let words = "peer access not enabled";
+        match lock(&self.shared.state).peers.remove(&(d, other)) {
+            true => Ok(()),
+            false => Err(failed("unreach", 705, words, Class::Call)),
+        }
     }
 
     unsafe fn graph_destroy(&self, _d: Raw, graph: Raw) -> DriverResult<()> {

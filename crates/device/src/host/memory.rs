@@ -22,11 +22,13 @@ pub struct BlockInfo {
 
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Owns the memory; touched only through addresses while the block is in the table.
+    /// Owns the memory unless somebody else does; touched only through addresses while the block is in the table.
     _bytes: Vec<u8>,
     pub(super) len: u64,
     pub(super) place: Place,
     pub(super) live: bool,
+    /// Whether it counts as used.
+    counted: bool,
 }
 
 /// All blocks, freed ones too if they are kept to catch later uses.
@@ -51,10 +53,48 @@ impl Memory {
             len,
             place,
             live: true,
+            counted: true,
         };
-        self.blocks.insert(address, block);
-        self.used += len;
+        self.insert(address, block);
         Some(address)
+    }
+
+    /// Takes memory that somebody else owns into the table.
+    pub(super) fn adopt(&mut self, place: Place, address: Raw, len: u64, counted: bool) {
+        let block = Block {
+            _bytes: Vec::new(),
+            len,
+            place,
+            live: true,
+            counted,
+        };
+        self.insert(address, block);
+    }
+
+    fn insert(&mut self, address: Raw, block: Block) {
+        // Memory that was given back may be given out again, at another start.
+        let gone: Vec<Raw> = self
+            .overlapping(address, block.len)
+            .filter(|(_, b)| !b.live && b._bytes.is_empty())
+            .map(|(start, _)| start)
+            .collect();
+        for start in gone {
+            self.blocks.remove(&start);
+        }
+        self.used += if block.counted { block.len } else { 0 };
+        self.blocks.insert(address, block);
+    }
+
+    /// Blocks with a byte in `address..address + len`.
+    fn overlapping(&self, address: Raw, len: u64) -> impl Iterator<Item = (Raw, &Block)> {
+        let end = address.saturating_add(len);
+        let before = self.blocks.range(..end).map(|(start, b)| (*start, b));
+        before.filter(move |(start, b)| start.saturating_add(b.len) > address)
+    }
+
+    /// Whether a live block has a byte in `address..address + len`.
+    pub(super) fn is_taken(&self, address: Raw, len: u64) -> bool {
+        self.overlapping(address, len).any(|(_, b)| b.live)
     }
 
     /// Whether there was such a block.
@@ -62,7 +102,7 @@ impl Memory {
         let Some(block) = self.blocks.get_mut(&address).filter(|b| b.live) else {
             return false;
         };
-        self.used -= block.len;
+        self.used -= if block.counted { block.len } else { 0 };
         block.live = false;
         if !self.keep_freed {
             self.blocks.remove(&address);

@@ -15,8 +15,9 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
+use crate::ability::{Ability, Lack};
 use crate::device::lock;
-use crate::driver::{Class, DriverError, DriverResult, Facts, Kind, Raw};
+use crate::driver::{Class, DriverError, DriverResult, Facts, Kind, Place, Raw};
 pub use memory::BlockInfo;
 pub(crate) use state::Chaos;
 pub use state::Defect;
@@ -59,6 +60,8 @@ pub struct Host<M: Mode> {
     devices: u32,
     /// A stand-in for a compiler, by name and version.
     compiler: Option<String>,
+    /// Whether its devices reach each other.
+    peers: Ability,
     mode: PhantomData<M>,
 }
 
@@ -95,6 +98,7 @@ impl<M: Mode> Host<M> {
             facts,
             devices,
             compiler: None,
+            peers: Ability::No(Lack::Kind("devices of the host have one memory")),
             mode: PhantomData,
         }
     }
@@ -104,6 +108,31 @@ impl<M: Mode> Host<M> {
     pub(crate) fn with_compiler(mut self, name: Option<String>) -> Self {
         self.compiler = name;
         self
+    }
+
+    /// Whether its devices reach each other, or why they say that they do not.
+    pub(crate) fn with_peers(mut self, peers: Ability) -> Self {
+        self.peers = peers;
+        self
+    }
+
+    /// Takes memory of the caller's among the device's: for whoever stands in for a runtime whose memory is shared
+    /// with other processes. `Driver::free` lets go of it.
+    ///
+    /// # Errors
+    /// The device is lost, or there is no room.
+    ///
+    /// # Safety
+    /// The bytes are mapped for reads and writes until they are freed, and nobody holds a reference to them.
+    pub unsafe fn adopt(&self, place: Place, address: Raw, bytes: u64) -> DriverResult<()> {
+        let mut state = lock(&self.shared.state);
+        state.sticky("adopt")?;
+        let room = state.capacity.saturating_sub(state.memory.used);
+        if bytes > room {
+            return Err(failed("adopt", 2, "out of memory", Class::Memory));
+        }
+        state.memory.adopt(place, address, bytes, true);
+        Ok(())
     }
 
     /// What was done wrong so far: use after free, frees of memory in use. Empty if all is well.

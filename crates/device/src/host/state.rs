@@ -1,7 +1,7 @@
 //! What the device knows: memory, streams with their queues, events, graphs, modules; and which
 //! operation is next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::memory::Memory;
 use super::ops::{self, Gate, Op};
 use super::{failed, unknown};
-use crate::driver::{Class, DriverError, DriverResult, HostModule, Raw};
+use crate::driver::{Class, DriverError, DriverResult, HostModule, Place, Raw};
 
 /// A way in which the fake device is wrong on purpose, to see that the conformance suite objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub enum Defect {
     ArgumentsUnchecked,
     /// Freed memory stays accounted.
     FreesLeak,
+    /// Copies from memory of the host that was pinned lose their first byte.
+    PinnedShort,
+    /// Bytes to another device arrive as others.
+    PeersMangle,
 }
 
 /// Settings of the seeded order.
@@ -82,6 +86,10 @@ pub(super) struct State {
     pub(super) stopped: bool,
     /// Launches that were asked to be early.
     pub(super) early: u64,
+    /// Memory of the host that is pinned: starts and sizes.
+    pub(super) registered: BTreeMap<Raw, u64>,
+    /// Devices that reach others.
+    pub(super) peers: BTreeSet<(Raw, Raw)>,
     chaos: Option<Chaos>,
     lost: Option<DriverError>,
     running: Option<Op>,
@@ -107,6 +115,8 @@ impl State {
             violations: Vec::new(),
             stopped: false,
             early: 0,
+            registered: BTreeMap::new(),
+            peers: BTreeSet::new(),
             chaos,
             lost: None,
             running: None,
@@ -271,15 +281,34 @@ impl State {
             {
                 *bytes = bytes.saturating_sub(1);
             }
+            self.spoil(&mut op);
             let result = ops::run(&op);
             self.finished(stream, &op, result);
         }
         true
     }
 
+    /// Makes a copy wrong on purpose.
+    fn spoil(&self, op: &mut Op) {
+        let pinned = self.has(Defect::PinnedShort);
+        let peers = self.has(Defect::PeersMangle);
+        if let Op::Copy { to, from, bytes } = op {
+            let theirs = |at: Raw| self.registered.range(..=at).next_back();
+            let theirs = theirs(*from).is_some_and(|(start, len)| *from - start < *len);
+            let between = !self.peers.is_empty() && *bytes == 64 << 10 && *to != *from;
+            let is_device = |at| self.memory.place(at) == Some(Place::Device);
+            let between = between && is_device(*to) && is_device(*from);
+            if (pinned && theirs || peers && between) && *bytes > 0 {
+                (*to, *from, *bytes) = (*to + 1, *from + 1, *bytes - 1);
+            }
+        }
+    }
+
     /// Work that still touches a block.
     pub(super) fn uses(&self, start: Raw) -> Option<String> {
-        let touches = |op: &&Op| op.ranges().iter().any(|(at, _)| *at == start);
+        let len = self.memory.block(start).map_or(1, |b| b.bytes.max(1));
+        let inside = |at: Raw| at.checked_sub(start).is_some_and(|offset| offset < len);
+        let touches = |op: &&Op| op.ranges().iter().any(|(at, _)| inside(*at));
         let queued = self.streams.values().flat_map(|q| &q.ops).map(|q| &q.op);
         let mut all = queued.chain(&self.running);
         all.find(touches).map(|op| format!("{op:?}"))

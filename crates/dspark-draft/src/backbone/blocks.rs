@@ -23,6 +23,15 @@ pub(crate) fn drafting(
             got: format!("{} values", block.len()),
         });
     }
+    drafting_of(asks, rows, marks)
+}
+
+/// [`drafting`] for blocks that lie elsewhere.
+pub(crate) fn drafting_of(
+    asks: &[Ask],
+    rows: usize,
+    marks: impl Fn(SeqId) -> Result<Option<Marks>, Fault>,
+) -> Result<Vec<usize>, Fault> {
     let mut live = Vec::with_capacity(asks.len());
     for (i, ask) in asks.iter().enumerate() {
         let Some(marks) = marks(ask.seq)?.filter(|m| !m.is_empty()) else {

@@ -21,9 +21,9 @@ use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, Backbone, DraftRows, Resident};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
-pub(crate) use self::blocks::drafting;
+pub(crate) use self::blocks::{drafting, drafting_of};
 pub use self::observe::Observation;
-pub(crate) use self::observe::{PROJECT_ROWS, rows_of};
+pub(crate) use self::observe::{PROJECT_ROWS, may_take, rows_of};
 use self::rings::Rings;
 pub(crate) use self::rings::{Marks, Shape};
 pub use self::save::saved_range;

@@ -34,19 +34,23 @@ pub(crate) fn rows_of(
             got: format!("{} values", o.features.len()),
         });
     }
-    let wanted = u64::from(o.pos) + n as u64;
-    let limit = u64::from(Pos::MAX);
+    may_take(o.seq, o.pos, n, there)?;
+    Ok(n)
+}
+
+/// Refuses `n` rows for `pos..` that a sequence that has `there` may not take.
+pub(crate) fn may_take(seq: SeqId, pos: Pos, n: usize, there: Option<Marks>) -> Result<(), Fault> {
+    let (wanted, limit) = (u64::from(pos) + n as u64, u64::from(Pos::MAX));
     if wanted > limit {
-        let seq = o.seq;
         return Err(Fault::ContextFull { seq, wanted, limit });
     }
     match there {
-        Some(r) if n > 0 && !r.is_empty() && r.end() != o.pos => Err(Fault::WrongPosition {
-            seq: o.seq,
+        Some(r) if n > 0 && !r.is_empty() && r.end() != pos => Err(Fault::WrongPosition {
+            seq,
             expected: r.end(),
-            got: o.pos,
+            got: pos,
         }),
-        _ => Ok(n),
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! A block's rows are asked for in `submit` and fetched in `poll`: between the two the device works alone. Must not
 //! know: vendors, tokens' text, plans, acceptance.
 
+mod direct;
 mod pass;
 mod rows;
 
@@ -18,6 +19,9 @@ use ds4_target::on_device::{BlockParts, BlockSizes, DeviceBlocks, Settings};
 use engine_core::seams::{Ask, Backbone, DraftRows, Resident};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
+pub use self::direct::DirectBackbone;
+
+use self::direct::Direct;
 use self::pass::Flying;
 use crate::backbone::{
     Marks, Observation, Options, PROJECT_ROWS, Shape, drafting, load, rows_of, save, shape, slot,
@@ -43,6 +47,8 @@ pub struct DeviceBackbone<R: Driver> {
     tickets: u64,
     /// Why the device does not answer any more.
     lost: Option<Fault>,
+    /// Memory of the host that rows come and go by.
+    direct: Direct<R>,
 }
 
 impl<R: Driver> DeviceBackbone<R> {
@@ -87,6 +93,7 @@ impl<R: Driver> DeviceBackbone<R> {
             flying: None,
             tickets: 0,
             lost: None,
+            direct: Direct::new(device),
             model,
             options,
             shape,
@@ -138,6 +145,15 @@ impl<R: Driver> DeviceBackbone<R> {
         self.seqs[seq.index()].get_or_insert_with(|| Marks::new(shape))
     }
 
+    /// The context goes on with `n` rows for `pos..`.
+    fn took(&mut self, seq: SeqId, pos: Pos, n: usize) {
+        let marks = self.open(seq);
+        if marks.is_empty() {
+            marks.begin(pos);
+        }
+        marks.advance(pos + n as Pos);
+    }
+
     fn place(&self, seq: SeqId, pos: Pos) -> usize {
         seq.index() * self.shape.ring + self.shape.slot(pos)
     }
@@ -161,11 +177,7 @@ impl<R: Driver> Backbone for DeviceBackbone<R> {
             return Ok(());
         }
         self.observe_rows(&o, n)?;
-        let marks = self.open(seq);
-        if marks.is_empty() {
-            marks.begin(pos);
-        }
-        marks.advance(pos + n as Pos);
+        self.took(seq, pos, n);
         Ok(())
     }
 

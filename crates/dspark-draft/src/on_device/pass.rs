@@ -6,7 +6,7 @@ use device::driver::Driver;
 use ds4_target::on_device::{Answer, Reads};
 use engine_core::mutant::mutant;
 use engine_core::seams::{Ask, DraftRows};
-use engine_core::{Fault, Ticket};
+use engine_core::{Fault, Pos, Ticket};
 
 use super::{DeviceBackbone, PASS_ROWS};
 use crate::backbone::ANSWERS_MAX;
@@ -32,10 +32,23 @@ impl<R: Driver> DeviceBackbone<R> {
         block: &[f32],
     ) -> Result<Answer<R>, Fault> {
         let (b, d) = (self.model.meta.block, self.model.meta.stage.n_embd);
-        let (mut input, mut pos, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+        let blocks = live.iter().map(|i| &block[i * b * d..(i + 1) * b * d]);
+        let input = blocks.collect::<Vec<_>>().concat();
+        let (pos, groups) = self.reads(asks, live)?;
+        let ran = self.blocks.run(&input, &pos, &groups);
+        self.keep(ran)
+    }
+
+    /// Positions of the rows of a pass, and what each block reads.
+    pub(super) fn reads(
+        &self,
+        asks: &[Ask],
+        live: &[usize],
+    ) -> Result<(Vec<Pos>, Vec<Reads>), Fault> {
+        let b = self.model.meta.block;
+        let (mut pos, mut groups) = (Vec::new(), Vec::new());
         for (at, i) in live.iter().enumerate() {
             let ask = &asks[*i];
-            input.extend_from_slice(&block[i * b * d..(i + 1) * b * d]);
             pos.extend((ask.pos..).take(b));
             let owner = if mutant(376) {
                 asks[live[0]].seq
@@ -49,8 +62,7 @@ impl<R: Driver> DeviceBackbone<R> {
                 context: context.collect(),
             });
         }
-        let ran = self.blocks.run(&input, &pos, &groups);
-        self.keep(ran)
+        Ok((pos, groups))
     }
 
     /// All passes of `live` asks but the last are waited for.

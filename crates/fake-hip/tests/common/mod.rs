@@ -40,11 +40,7 @@ pub(crate) fn configure(seed: u64, delay: u32) {
 
 /// How many allocations, streams, events, graphs and modules are alive.
 pub(crate) fn alive() -> u64 {
-    let library = library();
-    // SAFETY: the type is that of `control.rs`.
-    let alive = unsafe { library.get::<unsafe extern "C" fn() -> u64>(b"fs_fake_hip_alive") };
-    // SAFETY: as above.
-    unsafe { alive.unwrap()() }
+    number("fs_fake_hip_alive")
 }
 
 /// How many rules were broken.
@@ -55,4 +51,22 @@ pub(crate) fn violations() -> u64 {
     let violations = unsafe { library.get::<Call>(b"fs_fake_hip_violations") };
     // SAFETY: as above; without room nothing is written.
     unsafe { violations.unwrap()(std::ptr::null_mut(), 0) }
+}
+
+/// A number that the machine counts.
+pub(crate) fn number(name: &str) -> u64 {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let number = unsafe { library.get::<unsafe extern "C" fn() -> u64>(name.as_bytes()) };
+    // SAFETY: as above.
+    unsafe { number.unwrap()() }
+}
+
+/// What the machine can from now on; it runs already.
+pub(crate) fn able(bits: u32) {
+    let library = library();
+    // SAFETY: the type is that of `control.rs`.
+    let able = unsafe { library.get::<unsafe extern "C" fn(u32)>(b"fs_fake_hip_able") };
+    // SAFETY: as above.
+    unsafe { able.unwrap()(bits) };
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use ipc_transport::error::{StartError, Step};
-pub use ipc_transport::report::{Report, State, Transport, Watch};
+pub use ipc_transport::report::{MEMORY_UNUSED, Reach, Report, Standing, State, Transport, Watch};
 
 /// Whether to use a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -264,6 +264,7 @@ mod start {
                 WorkerTransport::Shared => Choice::Shared,
                 WorkerTransport::Stream => Choice::Stream,
             },
+            device: placed.there.clone(),
             ..Plan::new(shape)
         })
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 use ipc_transport::handshake::{Configure, Dims};
-use ipc_transport::worker::Loaded;
+use ipc_transport::worker::{Layers, Loaded};
 
 /// Copies what it is given, and answers with the block twice.
 pub(crate) struct Copies {
@@ -28,7 +28,7 @@ impl Copies {
 /// What a worker loads in place of a draft file.
 pub(crate) fn load(configure: &Configure) -> Result<Loaded, String> {
     Ok(Loaded {
-        backbone: Box::new(Copies::new(configure.dims)),
+        backbone: Layers::Here(Box::new(Copies::new(configure.dims))),
         dims: configure.dims,
         device: "copies".to_owned(),
     })

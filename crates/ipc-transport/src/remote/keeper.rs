@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use device::{AnyDevice, Pin};
 use engine_core::mutant::mutant;
 
 use super::{Plan, Shape};
@@ -19,13 +20,19 @@ use crate::frame::{Header, Op, Status};
 use crate::handshake::{Configure, Hello, Ready, Transport, refusal_text};
 use crate::launch::{Launch, Running};
 use crate::link::{Link, Message, Payload, Side};
+use crate::reach::{self, Lent, Told};
 use crate::region::{Nonce, Region};
-use crate::report::{State, Watch};
+use crate::report::{Reach, Standing, State, Watch};
 
 /// A worker that is ready.
 #[derive(Debug)]
 pub(super) struct Up {
     pub(super) link: Link,
+    /// What the sides have beside memory that both map, and how many could not pin it with their devices.
+    pub(super) reach: Reach,
+    unpinned: u64,
+    /// Ends before the region is let go of for the last time.
+    _pin: Option<Box<dyn Pin>>,
     /// Readable when its process ends.
     pub(super) watch: Option<OwnedFd>,
     pub(super) pid: Option<u32>,
@@ -158,6 +165,8 @@ impl Keep {
         report.degraded.clone_from(&up.degraded);
         report.pid = up.pid;
         report.device.clone_from(&up.ready.device);
+        report.reach.clone_from(&up.reach);
+        report.unpinned += up.unpinned;
     }
 }
 
@@ -231,8 +240,9 @@ fn start_with(
         deadline: Instant::now() + plan.timeouts.load,
         over,
     };
-    match pending.shake(&asked, &offer) {
-        Ok(ready) => Ok(pending.into_up(offer, capacity, ready)),
+    let device = plan.device.as_deref();
+    match pending.shake(&asked, &offer, device) {
+        Ok(shaken) => Ok(pending.into_up(offer, capacity, shaken, device)),
         Err(error) => {
             // The link first: a worker on a thread ends when it is closed.
             let Pending { running, link, .. } = pending;
@@ -287,6 +297,12 @@ impl Offer {
     }
 }
 
+/// What the worker said when it was ready.
+struct Shaken {
+    ready: Ready,
+    told: Told,
+}
+
 /// A worker that has been started and is not ready.
 struct Pending<'a> {
     running: Box<dyn Running>,
@@ -315,7 +331,12 @@ impl Pending<'_> {
         }
     }
 
-    fn shake(&mut self, asked: &Configure, offer: &Offer) -> Result<Ready, StartError> {
+    fn shake(
+        &mut self,
+        asked: &Configure,
+        offer: &Offer,
+        device: Option<&dyn AnyDevice>,
+    ) -> Result<Shaken, StartError> {
         let at = StartError::at;
         let hello = self.receive().map_err(at(Step::Hello))?;
         expect(&hello, Op::Hello).map_err(at(Step::Hello))?;
@@ -324,7 +345,9 @@ impl Pending<'_> {
             let error = LinkError::corrupt("process id", pid, hello.pid);
             return Err(at(Step::Hello)(error));
         }
-        let body = asked.encode().map_err(StartError::at(Step::Configure))?;
+        let mut body = asked.encode().map_err(StartError::at(Step::Configure))?;
+        let lent = Lent::begin(device, &asked.nonce);
+        Lent::put(lent.as_ref().ok().map(|(lent, _)| lent), &mut body);
         let fd = match offer {
             Offer::Region(region) => region.file(),
             Offer::Stream { theirs, .. } => Some(theirs.as_fd()),
@@ -345,10 +368,28 @@ impl Pending<'_> {
         }
         let at = StartError::at(Step::Ready);
         expect(&answer, Op::Ready).map_err(at)?;
-        Ready::decode(&answer.body, asked).map_err(StartError::at(Step::Ready))
+        let at = StartError::at(Step::Ready);
+        let (ready, rest) = Ready::read(&answer.body, asked).map_err(at)?;
+        let mut told = Told::take(rest).map_err(StartError::at(Step::Ready))?;
+        // The worker has closed it: what it wrote must be there.
+        told.memory = match (lent, told.memory) {
+            (Err(why), _) => why,
+            (Ok((_, lending)), Standing::Yes) => match lending.check() {
+                Ok(()) => Standing::Yes,
+                Err(why) => Standing::No(why),
+            },
+            (Ok(_), no) => no,
+        };
+        Ok(Shaken { ready, told })
     }
 
-    fn into_up(self, offer: Offer, capacity: usize, ready: Ready) -> (Up, Box<dyn Running>) {
+    fn into_up(
+        self,
+        offer: Offer,
+        capacity: usize,
+        shaken: Shaken,
+        device: Option<&dyn AnyDevice>,
+    ) -> (Up, Box<dyn Running>) {
         let Self {
             running, mut link, ..
         } = self;
@@ -363,9 +404,23 @@ impl Pending<'_> {
             Offer::Stream { ours, .. } => Payload::Stream(ours),
         };
         link.attach(payload, capacity);
+        let (pinned_here, copies, pin) = reach::pin(device, link.region());
+        let Shaken { ready, told } = shaken;
+        let unpinned = u64::from(copies) + u64::from(told.copies);
+        let reach = Reach {
+            pinned_here,
+            pinned_there: told.pinned,
+            memory: told.memory,
+        };
+        if unpinned > 0 {
+            tracing::warn!(?reach, "draft worker: rows are copied once more");
+        }
         let watch = running.watch().and_then(|w| w.try_clone_to_owned().ok());
         let up = Up {
             link,
+            reach,
+            unpinned,
+            _pin: pin,
             watch,
             pid: running.pid(),
             ready,

@@ -13,7 +13,7 @@ use super::keeper::{Keeper, Started, Up};
 use crate::error::{StartError, Step};
 use crate::frame::{Header, Op};
 use crate::launch::Launch;
-use crate::report::{State, Watch};
+use crate::report::{Reach, State, Watch};
 
 const ENDED: &str = "the keeper ended";
 
@@ -165,6 +165,7 @@ impl Session {
         let local = self.fallback.take().map(|make| make());
         let mut report = self.watch.lock();
         report.transport = None;
+        report.reach = Reach::default();
         report.reason = Some(why.to_owned());
         match local.map(|made| made.and_then(|local| self.fill(local))) {
             Some(Ok(local)) => {

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use device::AnyDevice;
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
@@ -135,6 +136,8 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// Starts after a loss.
     pub restarts: Restarts,
+    /// The model's device, which pins the shared memory too; `None`: the model runs on the processor.
+    pub device: Option<Arc<dyn AnyDevice>>,
     /// Reads the header of a saved context.
     pub saved_range: SavedRange,
     /// For tests.
@@ -152,6 +155,7 @@ impl Plan {
             eager: false,
             timeouts: Timeouts::default(),
             restarts: Restarts::default(),
+            device: None,
             saved_range: crate::worker::saved_range,
             probe: Probe::default(),
         }

@@ -169,6 +169,7 @@ impl Session {
         parts.extend(blocks.iter().copied().map(bytemuck::cast_slice));
         *number += 1;
         outstanding.number = *number;
+        let direct = u64::from(up.reach.pinned_there.is_yes());
         let header = Header::request(Op::Step, *number, 0);
         let result = up
             .link
@@ -176,6 +177,7 @@ impl Session {
         {
             let mut report = watch.lock();
             report.steps += 1;
+            report.direct += direct;
             report.rows += rows;
             report.bytes_out += parts.iter().map(|p| p.len() as u64).sum::<u64>();
         }

@@ -13,10 +13,9 @@ use dspark_draft::backbone::{self, LocalBackbone, Options};
 use dspark_draft::on_device::{DeviceBackbone, GRAPH_ROWS};
 use dspark_draft::weights::DraftModel;
 use engine_core::Pos;
-use engine_core::seams::Backbone;
 use gguf::{Gguf, OpenOptions};
 
-use super::Loaded;
+use super::{Layers, Loaded};
 use crate::handshake::{Configure, Dims};
 
 /// What a backbone over `model` is.
@@ -58,8 +57,10 @@ pub fn load(configure: &Configure) -> Result<Loaded, String> {
         None => {
             let pool = Arc::new(Pool::new(threads));
             let here = LocalBackbone::new(model, pool, options).map_err(|e| e.to_string())?;
-            let here: Box<dyn Backbone> = Box::new(here);
-            (here, format!("cpu, {threads} threads"))
+            (
+                Layers::Here(Box::new(here)),
+                format!("cpu, {threads} threads"),
+            )
         }
     };
     Ok(Loaded {
@@ -70,7 +71,7 @@ pub fn load(configure: &Configure) -> Result<Loaded, String> {
 }
 
 /// A backbone, and what it runs on.
-type Placed = (Box<dyn Backbone>, String);
+type Placed = (Layers, String);
 
 /// Memory of the host as a device.
 const HOST: u64 = 64 << 30;
@@ -126,7 +127,7 @@ fn on_device<R: Driver>(
     let layers = layers.map_err(|e| e.to_string())?;
     let (id, facts) = (device.id(), device.facts());
     Ok((
-        Box::new(layers),
+        Layers::Device(Box::new(layers)),
         format!("{id}, {}, {}", facts.name, facts.arch),
     ))
 }

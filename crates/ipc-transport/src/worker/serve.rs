@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use dspark_draft::on_device::DirectBackbone;
 use engine_core::mutant::mutant;
-use engine_core::seams::{Ask, Backbone, DraftRows};
+use engine_core::seams::{Ask, DraftRows};
 use engine_core::{Epoch, Fault, SeqId};
 
-use super::{End, Loaded, soon};
+use super::{End, Layers, Loaded, soon};
 use crate::error::LinkError;
 use crate::frame::{Entry, Header, Kind, Op, Status};
 use crate::handshake::{Dims, refusal};
@@ -55,19 +56,24 @@ struct Reply {
     body: Vec<u8>,
     rows: DraftRows,
     saved: Vec<u8>,
+    /// Bytes of rows that lie in the region already.
+    placed: usize,
 }
 
 struct Worker {
-    backbone: Box<dyn Backbone>,
+    layers: Layers,
+    /// Whether the layers' device takes rows of steps from the region and puts them there by itself.
+    direct: bool,
     dims: Dims,
     /// The newest use of each sequence.
     epochs: HashMap<u32, u32>,
 }
 
 /// Serves until told to end.
-pub(super) fn serve(link: &mut Link, loaded: Loaded) -> Result<End, LinkError> {
+pub(super) fn serve(link: &mut Link, loaded: Loaded, direct: bool) -> Result<End, LinkError> {
     let mut worker = Worker {
-        backbone: loaded.backbone,
+        layers: loaded.backbone,
+        direct,
         dims: loaded.dims,
         epochs: HashMap::new(),
     };
@@ -86,12 +92,22 @@ pub(super) fn serve(link: &mut Link, loaded: Loaded) -> Result<End, LinkError> {
             return Err(error);
         }
         // The payload is taken whatever the body says, so that the next request meets its own.
-        link.take(&header, &mut words, soon(), None)?;
+        let placed = if worker.direct && header.op == Op::Step {
+            Some(link.placed(&header)?)
+        } else {
+            link.take(&header, &mut words, soon(), None)?;
+            None
+        };
         if header.op == Op::Quit {
             return Ok(End::Quit);
         }
         let begun = Instant::now();
-        let done = worker.perform(&header, &message.body, &words);
+        let done = match placed {
+            Some(bytes) => worker.step_placed(&message.body, bytes),
+            None => worker.perform(&header, &message.body, &words),
+        };
+        // Whatever came of it: behind the reply the region is the parent's again.
+        let done = worker.settle().and(done);
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         answer(link, &header, done, nanos)?;
     }
@@ -104,7 +120,16 @@ fn answer(
     nanos: u64,
 ) -> Result<(), LinkError> {
     match done {
-        Ok(Reply { body, rows, saved }) => {
+        Ok(Reply { body, placed, .. }) if placed > 0 => {
+            let header = Header {
+                nanos,
+                ..header.answer(Status::Ok, 0)
+            };
+            link.send_placed(header, &body, placed, soon())
+        }
+        Ok(Reply {
+            body, rows, saved, ..
+        }) => {
             let header = Header {
                 nanos,
                 ..header.answer(Status::Ok, 0)
@@ -134,7 +159,7 @@ impl Worker {
                 let entry = self.whole(body)?;
                 self.is_current(&entry)?;
                 let mut saved = Vec::new();
-                self.backbone.save(SeqId(entry.seq), &mut saved)?;
+                self.layers.backbone().save(SeqId(entry.seq), &mut saved)?;
                 Ok(Reply {
                     saved,
                     ..Reply::default()
@@ -143,7 +168,9 @@ impl Worker {
             Op::Load => {
                 let entry = self.whole(body)?;
                 self.is_new(&entry)?;
-                self.backbone.load(SeqId(entry.seq), &mut words.bytes())?;
+                self.layers
+                    .backbone()
+                    .load(SeqId(entry.seq), &mut words.bytes())?;
                 Ok(Reply::default())
             }
             Op::Ping | Op::Quit => Ok(Reply::default()),
@@ -213,6 +240,14 @@ impl Worker {
         Err(Refusal::new(Status::BadRequest, text))
     }
 
+    /// Waits until the device is done with the region.
+    fn settle(&mut self) -> Result<(), Refusal> {
+        match &mut self.layers {
+            Layers::Device(there) if self.direct => Ok(there.settle()?),
+            _ => Ok(()),
+        }
+    }
+
     fn step(&mut self, entries: &[Entry], words: &Words) -> Result<Reply, Refusal> {
         let values = words.floats();
         if !words.bytes().len().is_multiple_of(4) {
@@ -225,18 +260,13 @@ impl Worker {
         for entry in entries {
             let seq = SeqId(entry.seq);
             match entry.kind {
-                Kind::Close => {
-                    self.is_new(entry)?;
-                    self.backbone.close(seq);
-                }
-                Kind::Truncate => {
-                    self.is_new(entry)?;
-                    self.backbone.truncate(seq, entry.pos);
-                }
+                Kind::Close | Kind::Truncate => self.change(entry)?,
                 Kind::Observe => {
                     self.is_current(entry)?;
                     let n = entry.rows as usize * self.dims.feature_width();
-                    self.backbone.observe(seq, entry.pos, &values[at..at + n])?;
+                    self.layers
+                        .backbone()
+                        .observe(seq, entry.pos, &values[at..at + n])?;
                     at += n;
                 }
                 _ => {
@@ -248,22 +278,70 @@ impl Worker {
         self.draft(&asks, &values[at..])
     }
 
+    /// A step whose rows stay in the region until the device takes them.
+    fn step_placed(&mut self, body: &[u8], bytes: usize) -> Result<Reply, Refusal> {
+        let entries = Entry::list(body)?;
+        if !bytes.is_multiple_of(4) {
+            let text = format!("{bytes} bytes are no values of 4");
+            return Err(Refusal::new(Status::BadRequest, text));
+        }
+        self.sizes(&entries, bytes / 4)?;
+        let width = 4 * self.dims.feature_width() as u64;
+        let (mut at, mut asks) = (0, Vec::new());
+        for entry in &entries {
+            match entry.kind {
+                Kind::Observe => {
+                    self.is_current(entry)?;
+                    let (seq, n) = (SeqId(entry.seq), entry.rows as usize);
+                    self.there()?.observe_at(seq, entry.pos, at, n)?;
+                    at += n as u64 * width;
+                }
+                Kind::Close | Kind::Truncate => self.change(entry)?,
+                _ => {
+                    self.is_current(entry)?;
+                    asks.push(*entry);
+                }
+            }
+        }
+        if asks.is_empty() {
+            return Ok(Reply::default());
+        }
+        let wanted: Vec<Ask> = asks.iter().map(ask_of).collect();
+        let rows = self.there()?.draft_at(&wanted, at, 0)?;
+        let n: usize = rows.iter().sum();
+        Ok(Reply {
+            body: answers(&asks, &rows),
+            placed: 8 * n * self.dims.n_embd as usize,
+            ..Reply::default()
+        })
+    }
+
+    /// The layers on a device.
+    fn there(&mut self) -> Result<&mut dyn DirectBackbone, Refusal> {
+        match &mut self.layers {
+            Layers::Device(there) => Ok(&mut **there),
+            Layers::Here(_) => Err(Refusal::new(Status::Failed, crate::reach::THERE)),
+        }
+    }
+
+    /// An entry that forgets rows.
+    fn change(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        self.is_new(entry)?;
+        let (seq, backbone) = (SeqId(entry.seq), self.layers.backbone());
+        match entry.kind {
+            Kind::Close => backbone.close(seq),
+            _ => backbone.truncate(seq, entry.pos),
+        }
+        Ok(())
+    }
+
     fn draft(&mut self, asked: &[Entry], block: &[f32]) -> Result<Reply, Refusal> {
         if asked.is_empty() {
             return Ok(Reply::default());
         }
-        let ask = |entry: &Entry| Ask {
-            seq: SeqId(entry.seq),
-            epoch: Epoch(entry.tag),
-            pos: entry.pos,
-            // The worker knows no token: the block holds its embedding.
-            ahead: if mutant(364) { 0 } else { entry.ahead },
-            seed: 0,
-            depth: entry.rows,
-        };
-        let asks: Vec<Ask> = asked.iter().map(ask).collect();
-        let ticket = self.backbone.submit(&asks, block)?;
-        let rows = self.backbone.poll(ticket, None)?;
+        let asks: Vec<Ask> = asked.iter().map(ask_of).collect();
+        let ticket = self.layers.backbone().submit(&asks, block)?;
+        let rows = self.layers.backbone().poll(ticket, None)?;
         let n: usize = rows.rows.iter().sum();
         let wide = n * self.dims.n_embd as usize;
         if rows.rows.len() != asks.len() || rows.normed.len() != wide || rows.pre_norm.len() != wide
@@ -271,21 +349,38 @@ impl Worker {
             let text = format!("the backbone gave {:?} rows of other sizes", rows.rows);
             return Err(Refusal::new(Status::Lost, text));
         }
-        let mut body = Vec::with_capacity(asked.len() * crate::frame::ENTRY);
-        for (entry, rows) in asked.iter().zip(&rows.rows) {
-            let answer = Entry {
-                kind: Kind::Answer,
-                rows: *rows as u32,
-                ..*entry
-            };
-            answer.put(&mut body);
-        }
         Ok(Reply {
-            body,
+            body: answers(asked, &rows.rows),
             rows,
-            saved: Vec::new(),
+            ..Reply::default()
         })
     }
+}
+
+fn ask_of(entry: &Entry) -> Ask {
+    Ask {
+        seq: SeqId(entry.seq),
+        epoch: Epoch(entry.tag),
+        pos: entry.pos,
+        // The worker knows no token: the block holds its embedding.
+        ahead: if mutant(364) { 0 } else { entry.ahead },
+        seed: 0,
+        depth: entry.rows,
+    }
+}
+
+/// The body of an answer: what each ask got.
+fn answers(asked: &[Entry], rows: &[usize]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(asked.len() * crate::frame::ENTRY);
+    for (entry, rows) in asked.iter().zip(rows) {
+        let answer = Entry {
+            kind: Kind::Answer,
+            rows: *rows as u32,
+            ..*entry
+        };
+        answer.put(&mut body);
+    }
+    body
 }
 
 fn stale(entry: &Entry, expected: &str) -> Refusal {

@@ -11,7 +11,7 @@ use ipc_transport::handshake::{Configure, Dims, Place};
 use ipc_transport::launch::{Grace, Threads};
 use ipc_transport::probe::Probe;
 use ipc_transport::remote::{Choice, Plan, RemoteBackbone, Restarts, SavedRange, Shape, Timeouts};
-use ipc_transport::worker::{self, End, Loaded};
+use ipc_transport::worker::{self, End, Layers, Loaded};
 use testkit::rng::Rng;
 
 use crate::toy::{self, Toy};
@@ -71,7 +71,7 @@ pub(crate) fn threads(
 
 pub(crate) fn toys(_: &Configure) -> Result<Loaded, String> {
     Ok(Loaded {
-        backbone: Box::new(Toy::new(toy::dims())),
+        backbone: Layers::Here(Box::new(Toy::new(toy::dims()))),
         dims: toy::dims(),
         device: "toy".to_owned(),
     })

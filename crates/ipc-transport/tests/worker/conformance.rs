@@ -13,7 +13,7 @@ use gguf::{Gguf, OpenOptions};
 use ipc_transport::handshake::{Dims, Transport};
 use ipc_transport::probe::Probe;
 use ipc_transport::remote::{Choice, RemoteBackbone};
-use ipc_transport::worker::{self, End, Loaded};
+use ipc_transport::worker::{self, End, Layers, Loaded};
 
 use crate::common::{CHOICES, Call, Caller, Out, perform, plan, threads, toy_plan, toy_remote};
 use crate::toy::{self, Toy};
@@ -81,7 +81,10 @@ fn a_09_shared_memory_is_the_first_choice_and_shown() {
     let (remote, _) = toy_remote(toy_plan(Choice::Auto));
     let watch = remote.watch();
     assert_eq!(watch.report().transport, Some(Transport::Shared));
-    assert_eq!(watch.to_string(), "draft worker up, transport=shared, toy");
+    let pinned = "pinned here: no, the model runs on the processor; pinned in the worker: no, the drafter's layers run on \
+                  the processor";
+    let want = format!("draft worker up, transport=shared, toy; {pinned}");
+    assert_eq!(watch.to_string(), want);
 }
 
 /// A-06, A-08: whatever the number of sequences and captured layers, a commit is one frame and one reply.
@@ -94,7 +97,7 @@ fn a_06_one_frame_a_step_for_all_layers_and_sequences() {
         };
         let make = move |_: &_| {
             Ok(Loaded {
-                backbone: Box::new(Toy::new(dims)),
+                backbone: Layers::Here(Box::new(Toy::new(dims))),
                 dims,
                 device: "toy".to_owned(),
             })
@@ -272,7 +275,7 @@ fn rows_that_do_not_belong_to_the_ask_lose_the_worker() {
         let mut toy = Toy::new(toy::dims());
         toy.one_row_more = true;
         Ok(Loaded {
-            backbone: Box::new(toy),
+            backbone: Layers::Here(Box::new(toy)),
             dims: toy::dims(),
             device: "liar".to_owned(),
         })

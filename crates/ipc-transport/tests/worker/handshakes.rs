@@ -14,7 +14,7 @@ use ipc_transport::launch::{Process, Threads};
 use ipc_transport::link::{Link, Side};
 use ipc_transport::probe::Probe;
 use ipc_transport::remote::{Choice, Plan, RemoteBackbone};
-use ipc_transport::worker::{self, Loaded};
+use ipc_transport::worker::{self, Layers, Loaded};
 use proptest::prelude::*;
 
 use crate::common::{threads, toy_plan, toys};
@@ -253,8 +253,9 @@ fn a_09_where_shared_memory_is_refused_a_stream_is_used_and_said() {
     };
     let remote = RemoteBackbone::start(toy_plan(Choice::Auto), Box::new(launch())).unwrap();
     let shown = remote.watch().to_string();
-    let want = "draft worker up, transport=stream (shared not possible: no mapping here), toy";
-    assert_eq!(shown, want);
+    let want =
+        "draft worker up, transport=stream (shared not possible: no mapping here), toy; pinned ";
+    assert!(shown.starts_with(want), "{shown}");
     let error = RemoteBackbone::start(toy_plan(Choice::Shared), Box::new(launch())).unwrap_err();
     assert_eq!(
         (error.step, error.why.as_str()),
@@ -310,7 +311,7 @@ fn descriptors_that_are_missing_are_refused() {
     let launch = Threads::new(|control, _| {
         let _ = worker::run(control, None, Probe::default(), |_| {
             Ok(Loaded {
-                backbone: Box::new(Toy::new(toy::dims())),
+                backbone: Layers::Here(Box::new(Toy::new(toy::dims()))),
                 dims: toy::dims(),
                 device: String::new(),
             })

@@ -109,6 +109,8 @@ fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
         lanes,
         integrated,
         early_launch,
+        register,
+        share,
         ..
     } = &found.facts;
     let shared = if *integrated {
@@ -122,6 +124,16 @@ fn device_lines(text: &mut String, found: &Found) -> std::fmt::Result {
         found.id
     )?;
     writeln!(text, "{}: early launch {early_launch}", found.id)?;
+    writeln!(text, "{}: pins memory of the host: {register}", found.id)?;
+    writeln!(
+        text,
+        "{}: shares memory with other processes: {share}",
+        found.id
+    )?;
+    for peer in &found.peers {
+        let (id, to, can) = (&found.id, &peer.id, &peer.can);
+        writeln!(text, "{id}: reaches memory of {to}: {can}")?;
+    }
     if let Some(why) = &found.unfit {
         writeln!(text, "{}: cannot be used: {why}", found.id)?;
     }

@@ -89,7 +89,7 @@ fn a_31_the_answer_is_that_of_plain_decoding() {
     let stats = run(&["--stats", "--draft-worker", "required"]);
     let told = said(&stats);
     assert!(
-        told.contains("\ndraft worker up, transport=shared, cpu, 1 threads\n"),
+        told.contains("\ndraft worker up, transport=shared, cpu, 1 threads; pinned here: no, "),
         "{told}"
     );
     assert!(

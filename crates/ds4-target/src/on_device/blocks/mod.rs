@@ -8,6 +8,7 @@
 //! Must not know: whose rows these are, positions' meaning, sequences.
 
 mod answer;
+mod direct;
 mod launches;
 mod sent;
 
@@ -240,12 +241,7 @@ impl<R: Driver> DeviceBlocks<R> {
         groups: &[Reads],
     ) -> Result<Answer<R>, Fault> {
         let (n, d) = (pos.len(), self.meta.n_embd);
-        let covered = groups.iter().try_fold(0, |at, g| {
-            let most = g.context.len() + g.rows.len();
-            let fits = g.rows.start == at && !g.rows.is_empty() && most <= self.sizes.keys;
-            (fits && !self.outside(&g.context)).then_some(g.rows.end)
-        });
-        if n == 0 || n > self.sizes.rows || input.len() != n * d || covered != Some(n) {
+        if !self.covers(n, groups) || input.len() != n * d {
             return Err(misfit("rows", n, input.len()));
         }
         let sent = SentRows::new(self.slots.sent, &self.meta, n);
@@ -280,6 +276,16 @@ impl<R: Driver> DeviceBlocks<R> {
             .rows(place, count, 4 * self.meta.head_dim)
     }
 
+    /// Whether groups cover all of some rows that fit, and read what there is.
+    fn covers(&self, n: usize, groups: &[Reads]) -> bool {
+        let covered = groups.iter().try_fold(0, |at, g| {
+            let most = g.context.len() + g.rows.len();
+            let fits = g.rows.start == at && !g.rows.is_empty() && most <= self.sizes.keys;
+            (fits && !self.outside(&g.context)).then_some(g.rows.end)
+        });
+        n > 0 && n <= self.sizes.rows && covered == Some(n)
+    }
+
     fn outside(&self, places: &[u32]) -> bool {
         places.iter().any(|p| *p as usize >= self.sizes.store)
     }
@@ -298,6 +304,11 @@ impl<R: Driver> DeviceBlocks<R> {
 
     fn send_and_observe(&mut self, n: usize, sent: &SentFeatures) -> Result<(), KernelError> {
         self.gpu.write(&self.bytes, sent.block)?;
+        self.project(n, sent)
+    }
+
+    /// Makes key rows of the features that were sent.
+    fn project(&mut self, n: usize, sent: &SentFeatures) -> Result<(), KernelError> {
         let graph = self.observed.take(n) && self.gpu.clock.is_none();
         let stream = Arc::clone(&self.gpu.stream);
         let (gpu, weights, slots) = (&mut self.gpu, &self.weights, &self.slots);
@@ -313,6 +324,23 @@ impl<R: Driver> DeviceBlocks<R> {
 
     fn send_and_run(&mut self, n: usize, sent: &SentRows) -> Result<Answer<R>, KernelError> {
         self.gpu.write(&self.bytes, sent.block)?;
+        self.pass_of(n, sent)?;
+        self.begin(n)
+    }
+
+    /// Begins to fetch what came out of a pass of `n` rows.
+    fn begin(&self, n: usize) -> Result<Answer<R>, KernelError> {
+        let values = 2 * n * self.meta.n_embd;
+        let out = self.slots.out.part(0, 4 * values as u64);
+        Ok(Answer {
+            download: self.gpu.begin_fetch(out)?,
+            device: self.device(),
+            values,
+        })
+    }
+
+    /// Runs the blocks over the rows that were sent.
+    fn pass_of(&mut self, n: usize, sent: &SentRows) -> Result<(), KernelError> {
         let graph = self.passes.take(n) && self.gpu.clock.is_none();
         let stream = Arc::clone(&self.gpu.stream);
         self.place_lists(sent);
@@ -322,16 +350,9 @@ impl<R: Driver> DeviceBlocks<R> {
         if graph {
             let shape = Shape::new(n, 0, Way::Host, &[]);
             self.passes.run(shape, &stream, || work().map(|()| 0))?;
-        } else {
-            work()?;
+            return Ok(());
         }
-        let values = 2 * n * self.meta.n_embd;
-        let out = self.slots.out.part(0, 4 * values as u64);
-        Ok(Answer {
-            download: self.gpu.begin_fetch(out)?,
-            device: self.device(),
-            values,
-        })
+        work()
     }
 
     /// The lists of a pass stand in what was sent.

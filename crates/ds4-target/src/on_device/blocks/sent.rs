@@ -89,7 +89,8 @@ impl SentRows {
         }
     }
 
-    /// Writes a batch into `bytes`. `store`: where the batch's own key rows begin.
+    /// Writes a batch into `bytes`. `store`: where the batch's own key rows begin. Without input only what stands before
+    /// it is written.
     pub(super) fn write(
         &self,
         bytes: &mut Vec<u8>,
@@ -100,7 +101,7 @@ impl SentRows {
         let own = |row: usize| (store + row) as u32;
         let n = batch.pos.len();
         Writer::fill_rows(&self.inputs, bytes, m, ropes, batch.pos, (0..n).map(own));
-        bytes.resize(self.block.len as usize, 0);
+        bytes.resize(end(self.block, self.rows, batch.input), 0);
         let stride = self.keys.len as usize / 4 / n;
         for group in batch.groups {
             let mut list = group.context.clone();
@@ -155,7 +156,7 @@ impl SentFeatures {
         }
     }
 
-    /// Writes features, positions and places into `bytes`.
+    /// Writes features, positions and places into `bytes`; without features only what stands before them.
     pub(super) fn write(
         &self,
         bytes: &mut Vec<u8>,
@@ -165,7 +166,7 @@ impl SentFeatures {
         places: &[u32],
     ) {
         bytes.clear();
-        bytes.resize(self.block.len as usize, 0);
+        bytes.resize(end(self.block, self.features, features), 0);
         let turned = angles(&ropes.window, pos.iter().copied());
         put(bytes, self.block, self.places, bytemuck::cast_slice(places));
         put(
@@ -199,6 +200,16 @@ impl Cut {
     fn all(&self) -> Slot {
         self.room.part(0, self.used)
     }
+}
+
+/// Bytes of a block that ends with `rows`, or of what stands before them if there are none.
+fn end(block: Slot, rows: Slot, values: &[f32]) -> usize {
+    let all = if values.is_empty() {
+        rows.start - block.start
+    } else {
+        block.len
+    };
+    all as usize
 }
 
 /// Writes into the bytes of `block`.
