@@ -53,6 +53,18 @@ fn cases_are_equal_on_the_fake_device() {
 }
 
 #[test]
+fn sources_are_compiled_side_by_side_and_once() {
+    let device = cpu::runtime(1 << 20).open(0).unwrap();
+    let mut kernels = Kernels::new(&device, None);
+    kernels.compile(&["norm.cu", "a8.cu", "rows.cu"]).unwrap();
+    assert_eq!(kernels.counts().images, 3);
+    kernels.compile(&["a8.cu", "hc.cu", "norm.cu"]).unwrap();
+    assert_eq!(kernels.counts().images, 4, "only the new one");
+    kernels.compile(&[]).unwrap();
+    assert_eq!(kernels.counts().images, 4);
+}
+
+#[test]
 fn wrong_launches_are_refused_before_a_device_sees_them() {
     let device = cpu::runtime(1 << 20).open(0).unwrap();
     let stream = device.stream().unwrap();

@@ -12,6 +12,7 @@ use device::watch::Watched;
 use device::{Absent, Runtime, cpu, cuda, hip};
 use ds4_kernels::KernelError;
 use ds4_kernels::cases::{self, Depth, Outcome};
+use ds4_kernels::image::KERNELS;
 use ds4_kernels::run::{Kernels, Runner};
 
 use crate::placement::DeviceChoice;
@@ -96,7 +97,10 @@ fn test<D: Driver>(driver: D, ordinal: u32, depth: Depth) -> Result<SelftestRepo
     // Opened first, so that a number too large is told as one.
     let device = runtime.open(ordinal)?;
     let report = conformance::run(&runtime, ordinal, none)?;
-    let mut runner = Runner::new(Kernels::new(&device, None))?;
+    let mut kernels = Kernels::new(&device, None);
+    let sources: Vec<&'static str> = KERNELS.iter().map(|source| source.name).collect();
+    kernels.compile(&sources)?;
+    let mut runner = Runner::new(kernels)?;
     let mut families = Vec::new();
     for (name, list) in cases::families() {
         let begin = Instant::now();

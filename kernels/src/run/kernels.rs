@@ -1,6 +1,8 @@
 //! The kernels of a device by name, and how a launch is put on a stream.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::cache::{Cache, Recipe};
 use device::driver::Driver;
@@ -9,6 +11,9 @@ use device::{ArgKind, Code, Device, Geometry, Image, Kernel, Kind, Resources, St
 use crate::KernelError;
 use crate::image::{self, HIPRTC_FLAGS, NVRTC_FLAGS};
 use crate::launch::{Arg, Call};
+
+/// Most sources compiled at a time: each takes some hundred megabytes.
+const COMPILERS: usize = 8;
 
 /// What happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +25,7 @@ pub struct Counts {
 }
 
 /// The kernels of one device. Sources are compiled, or read from the cache, when one of their kernels is first
-/// launched.
+/// launched, or many at once before that ([`Kernels::compile`]).
 #[derive(Debug)]
 pub struct Kernels<R: Driver> {
     device: Device<R>,
@@ -62,6 +67,44 @@ impl<R: Driver> Kernels<R> {
             Kind::Hip => 16,
             Kind::Cpu | Kind::Cuda | Kind::Fake => 8,
         }
+    }
+
+    /// Compiles sources side by side, or reads them from the cache, and loads them; those that are loaded stay.
+    ///
+    /// # Errors
+    /// As [`Self::put`], of the first source that fails.
+    pub fn compile(&mut self, sources: &[&'static str]) -> Result<(), KernelError> {
+        let known = |name: &&&str| !self.images.contains_key(**name);
+        let names: Vec<&'static str> = sources.iter().filter(known).copied().collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                done.push((*name, self.code(name)));
+            }
+            done
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(COMPILERS).min(names.len());
+        let mut codes: Vec<(&'static str, Result<Code, KernelError>)> = std::thread::scope(|s| {
+            let running: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
+            let ended = running.into_iter().map(|t| t.join());
+            ended
+                .flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
+        });
+        codes.sort_by_key(|(name, _)| names.iter().position(|n| n == name));
+        for (name, code) in codes {
+            self.keep(name, &code?)?;
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, name: &'static str, code: &Code) -> Result<(), KernelError> {
+        let image = self.device.load(name, code)?;
+        self.images.insert(name, image);
+        self.counts.images += 1;
+        Ok(())
     }
 
     /// Puts a launch on a stream. `buffers`: in the order of the launch's `Read` and `Write` arguments.
@@ -125,9 +168,7 @@ impl<R: Driver> Kernels<R> {
         }
         if !self.images.contains_key(call.source) {
             let code = self.code(call.source)?;
-            let image = self.device.load(call.source, &code)?;
-            self.images.insert(call.source, image);
-            self.counts.images += 1;
+            self.keep(call.source, &code)?;
         }
         let signature: Vec<ArgKind> = call.args().iter().map(kind).collect();
         // SAFETY: the kernel is one of this crate's sources, and `call` was made by the launcher beside it: kinds

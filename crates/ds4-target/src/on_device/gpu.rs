@@ -2,6 +2,7 @@
 //!
 //! Must not know: the model.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use device::driver::Driver;
@@ -29,6 +30,8 @@ pub(crate) struct Gpu<R: Driver> {
     /// Bytes of matrices that products read since the arenas were made, without those of stacks of which a list says
     /// which are read.
     pub(crate) read: u64,
+    /// Sources of the launches that were checked.
+    sources: BTreeSet<&'static str>,
     /// Times launches while there is one.
     pub(crate) clock: Option<Clock<R>>,
 }
@@ -42,6 +45,7 @@ impl<R: Driver> Gpu<R> {
             arenas: None,
             staging: None,
             read: 0,
+            sources: BTreeSet::new(),
             clock: None,
         })
     }
@@ -80,9 +84,16 @@ impl<R: Driver> Gpu<R> {
         Ok(arena.part(slot.start, slot.len)?)
     }
 
+    /// Compiles the sources of all launches that were checked, side by side.
+    pub(crate) fn compile(&mut self) -> Result<(), KernelError> {
+        let sources: Vec<&'static str> = std::mem::take(&mut self.sources).into_iter().collect();
+        self.kernels.compile(&sources)
+    }
+
     /// Puts a launch on the stream; without arenas only checks it.
     pub(crate) fn put(&mut self, call: &Call, slots: &[Slot]) -> Result<(), KernelError> {
         if self.arenas.is_none() {
+            self.sources.insert(call.source);
             return call.check(slots.iter().map(|s| s.len));
         }
         let views = slots.iter().map(|s| self.view(*s));

@@ -119,6 +119,7 @@ impl<R: Driver> DeviceTarget<R> {
             chain.try_shapes(&mut gpu, &weights.head, &scratch)?;
         }
         fits(device, &plan, &state, &scratch)?;
+        gpu.compile()?;
         let layouts = [&plan.layout, &state.layout, &scratch.layout];
         gpu.allocate(layouts, scratch.staging())?;
         upload::run(&mut gpu, &plan, settings.check, settings.progress)?;

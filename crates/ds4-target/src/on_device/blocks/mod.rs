@@ -141,6 +141,7 @@ impl<R: Driver> DeviceBlocks<R> {
         };
         blocks.try_shapes()?;
         fits(device, &plan, &blocks.state, &blocks.scratch)?;
+        blocks.gpu.compile()?;
         let layouts = [&plan.layout, &blocks.state.layout, &blocks.scratch.layout];
         let staging = blocks.scratch.staging().max(blocks.slots.sent.len);
         blocks.gpu.allocate(layouts, staging)?;
