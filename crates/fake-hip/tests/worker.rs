@@ -46,6 +46,7 @@ fn load(configure: &Configure) -> Result<Loaded, String> {
         cache: None,
         progress: &mut |_, _| {},
         graph_tokens: 16,
+        check: false,
     };
     let runtime = hip::runtime(&common::settings()).unwrap();
     let device = runtime.open(1).unwrap();
