@@ -255,11 +255,8 @@ fn a_13_a_worker_that_cannot_start_is_replaced_in_process() {
         assert_eq!((report.state.name(), report.fallbacks), ("in process", 1));
         assert!(report.reason.unwrap().contains(why));
         assert_eq!(worker.missing(), None);
-        let feature = auto
-            .features()
-            .iter()
-            .find(|f| f.name == "draft_worker")
-            .unwrap();
+        let features = auto.features();
+        let feature = features.iter().find(|f| f.name == "draft_worker").unwrap();
         assert!(!feature.on && feature.reason.contains(why), "{feature}");
     }
     let none = with(WorkerMode::Auto, None);

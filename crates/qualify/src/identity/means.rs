@@ -349,6 +349,7 @@ mod tests {
             id: format!("hip:{at}"),
             facts: facts.clone(),
             known_bad: Vec::new(),
+            peers: Vec::new(),
             unfit: (*lanes != 32).then(|| format!("{lanes} lanes")),
         };
         Seen {
