@@ -372,8 +372,10 @@ impl Past {
     }
 
     fn counters(&self, core: &Core) -> Option<Counters> {
-        let (Some(past), Some(now)) = (self.counters, core.counters()) else {
-            return self.counters.or(core.counters());
+        // Asked once: a target on a device waits for it.
+        let now = core.counters();
+        let (Some(past), Some(now)) = (self.counters, now) else {
+            return self.counters.or(now);
         };
         let bytes = past.weight_bytes.zip(now.weight_bytes);
         Some(Counters {
