@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use device::cache::Cache;
-use device::driver::Driver;
+use device::driver::{Driver, Kind};
 use device::{Device, cuda, hip};
 use ds4_target::on_device::{DeviceTarget, Settings};
 use ds4_target::{CpuTarget, Model, Options};
@@ -92,17 +92,9 @@ fn numbers(text: &str) -> Result<Vec<usize>> {
 
 fn main() -> Result<()> {
     let a = args()?;
-    let (kind, ordinal) = a
-        .device
-        .split_once(':')
-        .ok_or("--device: cuda:N or hip:N")?;
-    let ordinal = ordinal.parse()?;
-    match kind {
-        "cuda" => run(
-            &cuda::runtime(&cuda::Settings::default())?.open(ordinal)?,
-            &a,
-        ),
-        "hip" => run(&hip::runtime(&hip::Settings::default())?.open(ordinal)?, &a),
+    match Kind::of_name(&a.device) {
+        Some((Kind::Cuda, n)) => run(&cuda::runtime(&cuda::Settings::default())?.open(n)?, &a),
+        Some((Kind::Hip, n)) => run(&hip::runtime(&hip::Settings::default())?.open(n)?, &a),
         _ => Err("--device: cuda:N or hip:N".into()),
     }
 }

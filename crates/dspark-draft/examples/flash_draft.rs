@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use device::cache::Cache;
-use device::driver::Driver;
+use device::driver::{Driver, Kind};
 use device::{Device, cuda, hip};
 use ds4_target::on_device::{DeviceTarget, Markov, Settings};
 use ds4_target::pool::Pool;
@@ -203,16 +203,14 @@ fn args() -> Result<Args> {
 fn main() -> Result<()> {
     let a = args()?;
     const NAMES: &str = "--device: cuda:N or hip:N";
-    let (kind, ordinal) = a.device.split_once(':').ok_or(NAMES)?;
-    let n = ordinal.parse()?;
     let model = Arc::new(DraftModel::load(&Drafts::default())?);
-    match kind {
-        "cuda" => run(
+    match Kind::of_name(&a.device) {
+        Some((Kind::Cuda, n)) => run(
             &cuda::runtime(&cuda::Settings::default())?.open(n)?,
             model,
             &a,
         ),
-        "hip" => run(
+        Some((Kind::Hip, n)) => run(
             &hip::runtime(&hip::Settings::default())?.open(n)?,
             model,
             &a,

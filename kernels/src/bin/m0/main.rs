@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use device::driver::Driver;
+use device::driver::{Driver, Kind};
 use device::{cuda, hip};
 use ds4_kernels::cases::{self, Depth, Outcome, Runner};
 
@@ -80,14 +80,9 @@ type Outcomes = Result<Vec<Outcome>, Box<dyn std::error::Error>>;
 
 /// Whether everything was equal.
 fn run(o: &Options) -> Result<bool, Box<dyn std::error::Error>> {
-    let (kind, ordinal) = o.device.split_once(':').ok_or(HELP)?;
-    let ordinal = ordinal.parse()?;
-    match kind {
-        "cuda" => on(
-            &cuda::runtime(&cuda::Settings::default())?.open(ordinal)?,
-            o,
-        ),
-        "hip" => on(&hip::runtime(&hip::Settings::default())?.open(ordinal)?, o),
+    match Kind::of_name(&o.device) {
+        Some((Kind::Cuda, n)) => on(&cuda::runtime(&cuda::Settings::default())?.open(n)?, o),
+        Some((Kind::Hip, n)) => on(&hip::runtime(&hip::Settings::default())?.open(n)?, o),
         _ => Err(HELP.into()),
     }
 }
