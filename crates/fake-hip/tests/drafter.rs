@@ -36,7 +36,7 @@ fn options(target: DeviceChoice, draft: Option<DraftDevice>) -> EngineOptions {
         ctx: Some(64),
         sequences: 2,
         device: DeviceOptions {
-            choice: target,
+            choice: target.into(),
             libraries: survey::Settings {
                 hip: common::settings(),
                 ..survey::Settings::default()

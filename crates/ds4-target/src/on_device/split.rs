@@ -175,6 +175,10 @@ pub fn equal_shares(
     if devices > layers {
         return Err(SplitError::Devices { devices, layers }.into());
     }
+    let whole = 0..layers;
+    if devices == 1 {
+        return Ok(vec![whole]);
+    }
     let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
     let weight = |layers: Range<usize>| -> Result<u64, LoadError> {
         let (plan, _) = Plan::of(m, &model.weights, &layers)?;
