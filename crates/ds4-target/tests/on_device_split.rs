@@ -198,6 +198,8 @@ fn everything(both: &mut Both) {
     let fork = both.cpu.fork(a).unwrap();
     assert_eq!(both.split.fork(a).unwrap(), fork);
     both.feed(fork, &ids[32..34], Out::All);
+    let read = [both.split.counters(), both.cpu.counters()].map(|c| c.unwrap().weight_bytes);
+    assert_eq!(read[0], read[1], "bytes of weights read");
     // More tokens than a part holds: the parts follow one another through the stages.
     let pos = |both: &Both, seq| both.cpu.pos(seq).unwrap();
     let spans = [a, b, fork].map(|seq| span(seq, pos(both, seq), 12, Out::None));
@@ -222,7 +224,6 @@ fn layers_on_two_devices_give_the_bits_of_the_processor() {
         assert_eq!((counts.straight, counts.staged), want);
         let told = both.split.counters().unwrap();
         assert_eq!(told.fallbacks, if able { 0 } else { crossed });
-        assert_eq!(told.weight_bytes, both.cpu.counters().unwrap().weight_bytes);
         let way = both.split.crossings().remove(0).to_string();
         let want = match able {
             true => "fake:0 to fake:1 straight: bytes were seen to arrive",
@@ -474,7 +475,18 @@ fn c_20_nothing_is_left_whichever_call_fails_while_loading() {
         let both = shares(&runtime, &[(0, 0..3), (1, 3..7)]);
         runtime.driver().fail(Some(Fail { call: None, after }));
         let split = load(&both);
-        assert!(split.is_ok() == runtime.driver().pending(), "call {after}");
+        let failed = !runtime.driver().pending();
+        match &split {
+            // Calls whose failure is no failure of the load: of the way between the devices, and releases, which are made
+            // again.
+            Ok(split) if failed => {
+                let staged = split.crossings().remove(0).staged.is_some();
+                let again = both.iter().map(|s| s.device.counters().failed_releases);
+                assert!(staged || again.sum::<u64>() == 1, "call {after}");
+            }
+            Ok(_) => assert_eq!(after, 1_000_000),
+            Err(_) => assert!(failed),
+        }
         if let Err(error) = &split {
             let error = error.to_string();
             assert!(
