@@ -442,7 +442,7 @@ fn shares_that_cannot_be_are_refused() {
 fn equal_shares_are_equal_by_bytes() {
     let model = model();
     let all = |n| equal_shares(&model, &options(), None, n).unwrap();
-    assert_eq!(all(1), [0..7]);
+    assert_eq!(all(1), vec![Range { start: 0, end: 7 }]);
     assert_eq!(all(7), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6, 6..7]);
     let runtime = machine(9, false);
     let [first, second] = &all(2)[..] else {

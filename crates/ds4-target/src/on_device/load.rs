@@ -117,10 +117,10 @@ fn placed<R: Driver>(
     for stage in &mut planned {
         stage.try_shapes(m, options)?;
     }
-    if let (Some(chain), Some(Planned { stage, .. })) = (&chain, planned.last_mut()) {
-        if let Some(tail) = &stage.weights.tail {
-            chain.try_shapes(&mut stage.gpu, &tail.head, &stage.scratch)?;
-        }
+    if let (Some(chain), Some(Planned { stage, .. })) = (&chain, planned.last_mut())
+        && let Some(tail) = &stage.weights.tail
+    {
+        chain.try_shapes(&mut stage.gpu, &tail.head, &stage.scratch)?;
     }
     planned.iter().try_for_each(Planned::fits)?;
     for stage in &mut planned {

@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(cut(&[1, 1, 1, 9], 2), [0..3, 3..4]);
         assert_eq!(cut(&[1, 2, 3, 4, 5, 6], 3), [0..3, 3..5, 5..6]);
         assert_eq!(cut(&[5, 5, 5], 3), [0..1, 1..2, 2..3]);
-        assert_eq!(cut(&[5, 5, 5], 1), [0..3]);
+        assert_eq!(cut(&[5, 5, 5], 1), vec![Range { start: 0, end: 3 }]);
         // Nobody is left without a layer, however large one is.
         assert_eq!(cut(&[0, 0, 100], 3), [0..1, 1..2, 2..3]);
         assert_eq!(cut(&[100, 0, 0], 3), [0..1, 1..2, 2..3]);
