@@ -303,8 +303,8 @@ fn pair() -> Pair {
     Pair::load(&target, &draft, prompt, means).unwrap()
 }
 
-/// Runs a split's arms of these names; all of them if none is named.
-fn hold(size: &Size, names: &[&str]) {
+/// Runs a split's arms of these names, all of them if none is named; how many there were.
+fn hold(size: &Size, names: &[&str]) -> usize {
     let pair = pair();
     let mut arms = identity::full(&pair.means);
     arms.retain(|arm| {
@@ -320,34 +320,31 @@ fn hold(size: &Size, names: &[&str]) {
         assert!(told.contains("; hip:1, Fake Radeon"), "{told}");
         assert!(told.contains(" crossings straight and 0 through"), "{told}");
     }
-    println!("{} arms equal on two devices", arms.len());
+    arms.len()
 }
 
 #[test]
 fn one_result_is_fed_on_two_devices() {
     let _turn = turn();
-    hold(
-        &SIZE,
-        &["chunk whole", "chunk 1", "to the processor and back"],
-    );
+    let names = ["chunk whole", "chunk 1", "to the processor and back"];
+    assert_eq!(hold(&SIZE, &names), names.len());
 }
 
 #[test]
 fn one_result_is_generated_on_two_devices() {
     let _turn = turn();
-    hold(
-        &SIZE,
-        &[
-            "width 5 rising",
-            "neighbours 5 backbone",
-            "drafter there sampled",
-        ],
-    );
+    let names = [
+        "width 5 rising",
+        "neighbours 5 backbone",
+        "drafter there sampled",
+    ];
+    assert_eq!(hold(&SIZE, &names), names.len());
 }
 
 #[test]
 #[ignore = "soak: every arm of two devices on the executor takes minutes"]
 fn one_result_holds_in_every_arm_of_two_devices() {
     let _turn = turn();
-    hold(&Size { budget: 24, ..SIZE }, &[]);
+    let arms = hold(&Size { budget: 24, ..SIZE }, &[]);
+    println!("soak: {arms} arms equal on two devices");
 }
