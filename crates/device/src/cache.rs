@@ -93,6 +93,16 @@ impl Cache {
         })
     }
 
+    /// The same folder for another device: what happens there is counted for itself.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self {
+            folder: self.folder.clone(),
+            limit: self.limit,
+            tally: Tally::default(),
+        }
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -235,6 +235,24 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The device it is of, where it is of one.
+    #[must_use]
+    pub const fn device(&self) -> Option<DeviceId> {
+        match self {
+            Self::Call { device, .. }
+            | Self::Lost { device, .. }
+            | Self::OutOfMemory { device, .. }
+            | Self::Form { device, .. }
+            | Self::Compile { device, .. }
+            | Self::Capturing { device, .. }
+            | Self::Quiesced { device }
+            | Self::Deadline { device, .. }
+            | Self::Unable { device, .. }
+            | Self::NoSlot { device, .. } => Some(*device),
+            _ => None,
+        }
+    }
+
     /// A driver's error on a device.
     pub(crate) fn of(device: DeviceId, e: DriverError) -> Self {
         let DriverError {

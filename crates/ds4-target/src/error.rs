@@ -149,6 +149,9 @@ pub enum LoadError {
     /// A shape no kernel takes, or a device that failed.
     #[error(transparent)]
     Kernel(#[from] ds4_kernels::KernelError),
+    /// The layers cannot be shared so.
+    #[error(transparent)]
+    Split(#[from] crate::on_device::SplitError),
     /// The options ask for something this model cannot do.
     #[error("{option}: expected {expected}, got {got}")]
     Option {

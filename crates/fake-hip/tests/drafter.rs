@@ -36,7 +36,7 @@ fn options(target: DeviceChoice, draft: Option<DraftDevice>) -> EngineOptions {
         ctx: Some(64),
         sequences: 2,
         device: DeviceOptions {
-            choice: target,
+            choice: target.into(),
             libraries: survey::Settings {
                 hip: common::settings(),
                 ..survey::Settings::default()
@@ -215,6 +215,29 @@ fn the_program_drafts_on_another_device() {
     assert_eq!(layers["chains"], "hip:0", "{layers}");
     assert_eq!(layers["fallbacks"], 0, "{layers}");
     assert_eq!(want["drafter"]["layers"]["device"], "cpu");
+}
+
+/// The model's layers on both devices, the drafter where the model ends or where it was put.
+#[test]
+fn the_program_shares_layers_between_devices() {
+    let program = testkit::require_some!(program(), "the program is not built beside the tests");
+    let want = run(&program, &[]);
+    for (more, layers, chains) in [
+        (&["--device", "hip:0,hip:1"][..], "hip:1", "hip:1"),
+        (
+            &["--device", "hip:1=0-2,hip:0=3-6", "--draft-device", "hip:1"],
+            "hip:1",
+            "hip:0",
+        ),
+    ] {
+        let got = run(&program, more);
+        assert_eq!(got["ids"], want["ids"], "{more:?}");
+        let drafter = &got["drafter"]["layers"];
+        assert_eq!(drafter["device"], layers, "{drafter}");
+        assert_eq!(drafter["chains"], chains, "{drafter}");
+        let fallbacks = &got["counters"]["fallbacks"];
+        assert_eq!(fallbacks, &serde_json::json!({}), "{more:?}");
+    }
 }
 
 /// the program's worker pins what both map, and says on each side whether and why not.

@@ -22,7 +22,7 @@ fn options(target: DeviceChoice, draft: Option<DraftDevice>) -> EngineOptions {
         ctx: Some(64),
         sequences: 1,
         device: DeviceOptions {
-            choice: target,
+            choice: target.into(),
             libraries: survey::Settings {
                 hip: common::settings(),
                 ..survey::Settings::default()

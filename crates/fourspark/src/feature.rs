@@ -53,6 +53,16 @@ fn vendor(info: &ModelInfo, name: &'static str, why_not: &'static str) -> Featur
     }
 }
 
+/// Whether several devices share the layers.
+fn split(info: &ModelInfo) -> Feature {
+    const NAME: &str = "layer_split";
+    let split = info.device.as_ref().and_then(|d| d.split.as_ref());
+    match split {
+        Some(split) => Feature::on(NAME, split.to_string()),
+        None => Feature::off(NAME, "not asked for: device cuda:N,cuda:M or hip:N,hip:M"),
+    }
+}
+
 /// The process that runs the drafter's layers, as it was at the start.
 fn worker(info: &ModelInfo) -> Feature {
     const NAME: &str = "draft_worker";
@@ -100,6 +110,7 @@ pub(crate) fn features(info: &ModelInfo) -> Vec<Feature> {
         Feature::on("cpu", format!("{} threads", info.threads)),
         vendor(info, "cuda", "not asked for: device cuda:N"),
         vendor(info, "hip", "not asked for: device hip:N"),
+        split(info),
         kv_sim,
         match &info.draft {
             Some(draft) => Feature::on("draft", draft.to_string()),

@@ -42,6 +42,7 @@
 //! | [`drafting`] | which drafter speculates, and how |
 //! | [`answer`] | events, outcomes, streams |
 //! | [`placement`] | where the model runs |
+//! | [`devices`] | which devices share its layers |
 //! | [`cpu`] | which vector instructions the kernels may use |
 //! | [`bench`](mod@bench) | what passes take |
 //! | [`selftest`] | whether a device computes what it should |
@@ -55,6 +56,7 @@
 pub mod answer;
 pub mod bench;
 pub mod cpu;
+pub mod devices;
 pub mod drafting;
 pub mod engine;
 pub mod error;
@@ -69,6 +71,7 @@ pub mod selftest;
 pub mod shipped;
 mod vocab;
 
+pub use crate::devices::{Devices, SplitInfo};
 pub use crate::placement::{DeviceChoice, DeviceInfo, DeviceOptions};
 pub use answer::{Answer, AnswerStream, Call, Event, Finish, Outcome};
 pub use drafting::{

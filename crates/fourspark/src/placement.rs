@@ -10,7 +10,7 @@ use std::sync::Arc;
 use device::cache::Cache;
 use device::driver::{Driver, Kind};
 use device::{AnyDevice, Device, EarlyLaunch, Runtime, cpu, cuda, hip, survey};
-use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings};
+use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings, Share, equal_shares};
 use ds4_target::pool::Pool;
 use ds4_target::{CpuTarget, LoadError, Model, Options};
 use dspark_draft::backbone;
@@ -19,6 +19,7 @@ use dspark_draft::weights::DraftModel;
 use engine_core::Target;
 use engine_core::seams::Backbone;
 
+use crate::devices::{Devices, SplitInfo};
 use crate::error::Error;
 use crate::progress::{Progress, Upload};
 
@@ -66,11 +67,11 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Which device, and how it is used.
+/// Which devices, and how they are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// The device.
-    pub choice: DeviceChoice,
+    /// The devices.
+    pub choice: Devices,
     /// Folder of compiled images; without one every start compiles.
     pub images: Option<PathBuf>,
     /// Whether short passes are captured as graphs and replayed.
@@ -88,7 +89,7 @@ pub struct DeviceOptions {
 impl Default for DeviceOptions {
     fn default() -> Self {
         Self {
-            choice: DeviceChoice::Cpu,
+            choice: Devices::default(),
             images: None,
             graphs: true,
             early_launch: true,
@@ -99,10 +100,10 @@ impl Default for DeviceOptions {
     }
 }
 
-/// The device in use.
+/// The device in use, or the devices that share the model's layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name here, as `cuda:0`.
+    /// Its name here, as `cuda:0`; those of several with commas.
     pub id: String,
     /// The vendor's name and the architecture.
     pub what: String,
@@ -110,6 +111,17 @@ pub struct DeviceInfo {
     pub graph_tokens: usize,
     /// Whether kernels start before the one ahead has ended.
     pub early_launch: EarlyLaunch,
+    /// How layers are shared, if they are.
+    pub split: Option<SplitInfo>,
+}
+
+impl DeviceInfo {
+    /// The name of the device that runs the last layers and the output matrix.
+    #[must_use]
+    pub fn last(&self) -> &str {
+        let split = self.split.as_ref().and_then(|s| s.shares.last());
+        split.map_or(&self.id, |(id, _)| id)
+    }
 }
 
 impl fmt::Display for DeviceInfo {
@@ -119,7 +131,8 @@ impl fmt::Display for DeviceInfo {
             0 => f.write_str("no graphs"),
             n => write!(f, "graphs for passes of up to {n} tokens"),
         }?;
-        write!(f, "; early launch {}", self.early_launch)
+        write!(f, "; early launch {}", self.early_launch)?;
+        self.split.iter().try_for_each(|s| write!(f, "; {s}"))
     }
 }
 
@@ -141,13 +154,18 @@ trait Visit {
     fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error>;
 }
 
-/// A device and how it is used.
+/// Devices of one runtime, at least one, and how they are used.
 struct Opened<'a, R: Driver> {
-    device: Device<R>,
+    devices: Vec<Device<R>>,
     how: &'a DeviceOptions,
 }
 
 impl<R: Driver> Opened<'_, R> {
+    /// The one that runs what comes last.
+    fn last(&self) -> &Device<R> {
+        &self.devices[self.devices.len() - 1]
+    }
+
     /// The folder of compiled images.
     fn cache(&self) -> Result<Option<Cache>, Error> {
         let cache = self.how.images.as_ref();
@@ -184,42 +202,69 @@ impl<R: Driver> Opened<'_, R> {
 
     /// What may be known of it, with graphs for passes of up to so many tokens.
     fn info(&self, most: usize) -> DeviceInfo {
-        let facts = self.device.facts();
-        DeviceInfo {
-            id: self.device.id().to_string(),
-            what: format!("{}, {}", facts.name, facts.arch),
-            graph_tokens: if self.how.graphs { most } else { 0 },
-            early_launch: self.device.early_launch(),
+        let ids = self.devices.iter().map(|d| d.id().to_string());
+        let mut kinds: Vec<String> = Vec::new();
+        for device in &self.devices {
+            let facts = device.facts();
+            kinds.push(format!("{}, {}", facts.name, facts.arch));
         }
+        kinds.dedup();
+        DeviceInfo {
+            id: ids.collect::<Vec<_>>().join(","),
+            what: kinds.join(" and "),
+            graph_tokens: if self.how.graphs { most } else { 0 },
+            early_launch: self.early_launch(),
+            split: None,
+        }
+    }
+
+    /// On if it is on everywhere.
+    fn early_launch(&self) -> EarlyLaunch {
+        let one = |d: &Device<R>| match d.early_launch() {
+            EarlyLaunch::Off(why) if self.devices.len() > 1 => {
+                Some(EarlyLaunch::Off(format!("{}: {why}", d.id())))
+            }
+            EarlyLaunch::Off(why) => Some(EarlyLaunch::Off(why)),
+            EarlyLaunch::On => None,
+        };
+        self.devices.iter().find_map(one).unwrap_or(EarlyLaunch::On)
     }
 }
 
-/// Opens a device for some work; `None` for the processor itself.
+/// Opens devices of one kind for some work; `None` for the processor itself.
 fn open<V: Visit>(
-    choice: DeviceChoice,
+    choices: &[DeviceChoice],
     how: &DeviceOptions,
     work: V,
 ) -> Result<Option<V::Out>, Error> {
-    let done = match choice {
-        DeviceChoice::Cpu => return Ok(None),
-        DeviceChoice::Cuda(n) => on(&cuda::runtime(&how.libraries.cuda)?, n, how, work),
-        DeviceChoice::Hip(n) => on(&hip::runtime(&how.libraries.hip)?, n, how, work),
-        DeviceChoice::Host => on(&cpu::runtime(HOST), 0, how, work),
+    let number = |choice: &DeviceChoice| match choice {
+        DeviceChoice::Cuda(n) | DeviceChoice::Hip(n) => *n,
+        DeviceChoice::Cpu | DeviceChoice::Host => 0,
+    };
+    let numbers: Vec<u32> = choices.iter().map(number).collect();
+    let done = match choices.first() {
+        None | Some(DeviceChoice::Cpu) => return Ok(None),
+        Some(DeviceChoice::Cuda(_)) => {
+            on(&cuda::runtime(&how.libraries.cuda)?, &numbers, how, work)
+        }
+        Some(DeviceChoice::Hip(_)) => on(&hip::runtime(&how.libraries.hip)?, &numbers, how, work),
+        Some(DeviceChoice::Host) => on(&cpu::runtime(HOST), &numbers, how, work),
     };
     done.map(Some)
 }
 
 fn on<R: Driver, V: Visit>(
     runtime: &Runtime<R>,
-    ordinal: u32,
+    numbers: &[u32],
     how: &DeviceOptions,
     work: V,
 ) -> Result<V::Out, Error> {
-    let device = runtime.open(ordinal)?;
+    let devices = numbers.iter().map(|n| runtime.open(*n));
+    let devices = devices.collect::<Result<Vec<_>, _>>()?;
     if !how.early_launch {
-        device.turn_early_launch_off();
+        devices.iter().for_each(Device::turn_early_launch_off);
     }
-    work.visit(Opened { device, how })
+    work.visit(Opened { devices, how })
 }
 
 /// Puts a model on the device asked for, with what draws a drafter's chains there.
@@ -234,7 +279,7 @@ pub(crate) fn place(
         run: run.clone(),
         draft,
     };
-    if let Some((target, device, no_chains, there)) = open(how.choice, how, work)? {
+    if let Some((target, device, no_chains, there)) = open(how.choice.all(), how, work)? {
         return Ok(Placed {
             target,
             pool: Arc::new(Pool::new(run.threads)),
@@ -272,12 +317,13 @@ impl Visit for PlaceTarget<'_> {
     type Out = PlacedTarget;
 
     fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error> {
-        let info = opened.info(GRAPH_TOKENS);
+        let mut info = opened.info(GRAPH_TOKENS);
         let new = |markov, cache| {
             let mut told = opened.told("model", info.id.clone());
             let settings = opened.settings(cache, &info, &mut told);
             let (model, run) = (Arc::clone(&self.model), self.run.clone());
-            DeviceTarget::with_chains(model, run, markov, &opened.device, settings)
+            let shares = self.shares(&opened, markov)?;
+            DeviceTarget::split(model, run, markov, &shares, settings)
         };
         let markov = self.draft.map(|draft| Markov {
             first: &draft.heads.w1,
@@ -292,8 +338,33 @@ impl Visit for PlaceTarget<'_> {
             ) if markov.is_some() => (new(None, opened.cache()?)?, Some(error.to_string())),
             placed => (placed?, None),
         };
-        let there: Arc<dyn AnyDevice> = Arc::new(opened.device);
+        info.split = (opened.devices.len() > 1).then(|| SplitInfo {
+            shares: target
+                .devices()
+                .map(|(id, l)| (id.to_string(), l))
+                .collect(),
+            crossings: target.crossings(),
+        });
+        let there: Arc<dyn AnyDevice> = Arc::new(opened.last().clone());
         Ok((Box::new(target), info, no_chains, there))
+    }
+}
+
+impl PlaceTarget<'_> {
+    /// The layers of each device: as they were named, or as many bytes on each.
+    fn shares<R: Driver>(
+        &self,
+        opened: &Opened<'_, R>,
+        markov: Option<Markov<'_>>,
+    ) -> Result<Vec<Share<R>>, LoadError> {
+        let layers = match opened.how.choice.layers() {
+            Some(layers) => layers,
+            None => equal_shares(&self.model, &self.run, markov, opened.devices.len())?,
+        };
+        let both = opened.devices.iter().cloned().zip(layers);
+        Ok(both
+            .map(|(device, layers)| Share { device, layers })
+            .collect())
     }
 }
 
@@ -307,7 +378,7 @@ pub(crate) fn place_layers(
     model: Arc<DraftModel>,
     run: backbone::Options,
 ) -> Result<Option<PlacedLayers>, Error> {
-    open(choice, how, PlaceLayers { model, run })
+    open(&[choice], how, PlaceLayers { model, run })
 }
 
 struct PlaceLayers {
@@ -322,7 +393,7 @@ impl Visit for PlaceLayers {
         let info = opened.info(GRAPH_ROWS);
         let mut told = opened.told("drafter", info.id.clone());
         let settings = opened.settings(opened.cache()?, &info, &mut told);
-        let layers = DeviceBackbone::new(self.model, self.run, &opened.device, settings)?;
+        let layers = DeviceBackbone::new(self.model, self.run, opened.last(), settings)?;
         Ok((Box::new(layers), info))
     }
 }

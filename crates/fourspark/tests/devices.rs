@@ -14,7 +14,7 @@ fn options(choice: DeviceChoice, graphs: bool) -> EngineOptions {
         ctx: Some(64),
         sequences: 1,
         device: DeviceOptions {
-            choice,
+            choice: choice.into(),
             graphs,
             ..DeviceOptions::default()
         },

@@ -80,22 +80,21 @@ impl<M: Mode> Driver for Host<M> {
         Ok(())
     }
 
-    unsafe fn memory(&self, _d: Raw) -> DriverResult<Memory> {
+    unsafe fn memory(&self, d: Raw) -> DriverResult<Memory> {
         let state = lock(&self.shared.state);
         Ok(Memory {
-            free: state.capacity.saturating_sub(state.memory.used),
+            free: state.room(d),
             total: state.capacity,
         })
     }
 
-    unsafe fn alloc(&self, _d: Raw, place: Place, bytes: u64) -> DriverResult<Raw> {
+    unsafe fn alloc(&self, d: Raw, place: Place, bytes: u64) -> DriverResult<Raw> {
         let mut state = lock(&self.shared.state);
         state.sticky("alloc")?;
         // 2 is hipErrorOutOfMemory.
         let none = || failed("alloc", 2, "out of memory", Class::Memory);
         let endless = state.has(Defect::MemoryEndless);
-        let fits = state.memory.used.checked_add(bytes);
-        let fits = fits.is_some_and(|sum| sum <= state.capacity);
+        let fits = bytes <= state.room(d);
         match (fits, endless) {
             (false, false) => Err(none()),
             (false, true) => state.memory.alloc(place, 1).ok_or_else(none),

@@ -135,6 +135,12 @@ impl<M: Mode> Host<M> {
         Ok(())
     }
 
+    /// Lets somebody else hold so many bytes of a device's memory from now on.
+    pub fn occupy(&self, ordinal: u32, bytes: u64) {
+        let mut state = lock(&self.shared.state);
+        state.occupied.insert(Raw::from(ordinal) + 1, bytes);
+    }
+
     /// What was done wrong so far: use after free, frees of memory in use. Empty if all is well.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {

@@ -77,6 +77,8 @@ pub(super) enum Ready {
 pub(super) struct State {
     pub(super) memory: Memory,
     pub(super) capacity: u64,
+    /// Bytes that somebody else holds of a device.
+    pub(super) occupied: BTreeMap<Raw, u64>,
     pub(super) streams: BTreeMap<Raw, Queue>,
     pub(super) events: BTreeMap<Raw, Arc<Gate>>,
     pub(super) graphs: BTreeMap<Raw, Arc<Vec<Op>>>,
@@ -101,12 +103,21 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Bytes that are free on a device. What all of them hold is one: they are the host's memory.
+    pub(super) fn room(&self, device: Raw) -> u64 {
+        let others = self.occupied.get(&device).copied().unwrap_or(0);
+        self.capacity
+            .saturating_sub(self.memory.used)
+            .saturating_sub(others)
+    }
+
     pub(super) fn new(capacity: u64, chaos: Option<Chaos>) -> Self {
         let mut memory = Memory::default();
         memory.keep_freed = chaos.is_some();
         Self {
             memory,
             capacity,
+            occupied: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             graphs: BTreeMap::new(),

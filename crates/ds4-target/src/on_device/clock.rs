@@ -45,26 +45,38 @@ impl<R: Driver> Clock<R> {
 
     /// Waits for the launches; those of a kernel and grid together, the longest first.
     pub(crate) fn read(self) -> Result<Vec<Clocked>, KernelError> {
-        let mut all: Vec<Clocked> = Vec::new();
+        let mut all = Vec::new();
         let mut before = self.start;
         for (kernel, grid, event) in self.launches {
             event.wait()?;
-            let millis = f64::from(event.millis_since(&before)?);
+            all.push(Clocked {
+                kernel,
+                grid,
+                launches: 1,
+                millis: f64::from(event.millis_since(&before)?),
+            });
             before = event;
+        }
+        Ok(Clocked::together(all))
+    }
+}
+
+impl Clocked {
+    /// Launches of a kernel and grid as one, the longest first.
+    pub(super) fn together(each: Vec<Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for one in each {
             let known = all
                 .iter_mut()
-                .find(|c| (c.kernel, c.grid) == (kernel, grid));
+                .find(|c| (c.kernel, c.grid) == (one.kernel, one.grid));
             match known {
-                Some(c) => (c.launches, c.millis) = (c.launches + 1, c.millis + millis),
-                None => all.push(Clocked {
-                    kernel,
-                    grid,
-                    launches: 1,
-                    millis,
-                }),
+                Some(c) => {
+                    (c.launches, c.millis) = (c.launches + one.launches, c.millis + one.millis);
+                }
+                None => all.push(one),
             }
         }
         all.sort_by(|a, b| b.millis.total_cmp(&a.millis));
-        Ok(all)
+        all
     }
 }

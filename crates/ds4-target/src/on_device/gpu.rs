@@ -106,8 +106,11 @@ impl<R: Driver> Gpu<R> {
         }
     }
 
-    /// Copies a slot over another of the same length.
+    /// Copies a slot over another of the same length; without arenas nothing is copied.
     pub(crate) fn copy(&self, from: Slot, to: Slot) -> Result<(), KernelError> {
+        if self.arenas.is_none() {
+            return Ok(());
+        }
         Ok(self.stream.copy(&self.view(from)?, &self.view(to)?)?)
     }
 
@@ -172,12 +175,25 @@ impl<R: Driver> Gpu<R> {
 
     /// Begins to fetch a slot of at most a staging slot.
     pub(crate) fn begin_fetch(&self, from: Slot) -> Result<Download<R>, KernelError> {
-        let ring = self.staging.as_ref().ok_or(KernelError::Runtime {
+        self.begin_fetch_view(&self.view(from)?)
+    }
+
+    /// [`Self::begin_fetch`] for any memory.
+    pub(crate) fn begin_fetch_view(&self, from: &View<R>) -> Result<Download<R>, KernelError> {
+        let pinned = self.pinned(self.ring()?)?;
+        Ok(pinned.download(&self.stream, from)?)
+    }
+
+    /// Bytes that are copied at once through pinned memory.
+    pub(crate) fn piece(&self) -> Result<u64, KernelError> {
+        Ok((self.ring()?.slot_bytes() / 64 * 64).max(64))
+    }
+
+    fn ring(&self) -> Result<&Staging<R>, KernelError> {
+        self.staging.as_ref().ok_or(KernelError::Runtime {
             runtime: "device",
             message: "no staging".into(),
-        })?;
-        let pinned = self.pinned(ring)?;
-        Ok(pinned.download(&self.stream, &self.view(from)?)?)
+        })
     }
 
     /// A slot's bytes.

@@ -190,11 +190,26 @@ impl Scratch {
     /// # Errors
     /// `Shape` if the sizes overflow.
     pub(crate) fn new(m: &Ds4Meta, o: &Options) -> Result<Self, KernelError> {
-        let sizes = Sizes::new(m, o);
+        Self::of(m, Sizes::new(m, o), o.n_ctx)
+    }
+
+    /// Buffers for layers that are not the model's last: without room for rows of logits.
+    ///
+    /// # Errors
+    /// `Shape` if the sizes overflow.
+    pub(crate) fn without_head(m: &Ds4Meta, o: &Options) -> Result<Self, KernelError> {
+        let sizes = Sizes {
+            head: 0,
+            ..Sizes::new(m, o)
+        };
+        Self::of(m, sizes, o.n_ctx)
+    }
+
+    fn of(m: &Ds4Meta, sizes: Sizes, n_ctx: usize) -> Result<Self, KernelError> {
         let (n, p, h, d) = (sizes.tokens, sizes.positions, sizes.head, m.n_embd);
         let (s, ff, heads) = (n * m.n_used, m.n_ff, m.n_head * m.head_dim);
         let (iheads, idim) = (m.index_heads, m.index_dim);
-        let stride = Sizes::longest(m, o.n_ctx);
+        let stride = Sizes::longest(m, n_ctx);
         let parts = stride / CHUNK * m.n_head;
         let partial = p * parts;
         let mut layout = Layout::new(Arena::Scratch);
@@ -228,8 +243,8 @@ impl Scratch {
             iq: l.take(&[n, iheads * idim, 4])?,
             iq_twice: l.take(&[n, iheads * idim])?,
             iq_scale: l.take(&[n, iheads * idim.div_ceil(32), 4])?,
-            scores: l.take(&[p, (o.n_ctx / 4).max(1), 4])?,
-            lists: KeyLists::of(l, m, o.n_ctx, p)?,
+            scores: l.take(&[p, (n_ctx / 4).max(1), 4])?,
+            lists: KeyLists::of(l, m, n_ctx, p)?,
             peaks: l.take(&[partial, 4])?,
             sums: l.take(&[partial, 4])?,
             values: l.take(&[parts, sizes.values, 4])?,

@@ -4,6 +4,8 @@
 //! Raw rings hold the longest span, not only the widest verify: a pass writes its rows before it reads them.
 //! A sequence is saved, loaded and digested as a host [`SeqState`]: one layout of bytes (ADR 0002).
 
+use std::ops::Range;
+
 use device::driver::Driver;
 use ds4_kernels::KernelError;
 
@@ -41,29 +43,34 @@ pub(crate) struct Layer {
 pub(crate) struct State {
     pub(crate) layout: Layout,
     pub(crate) sequences: usize,
+    /// Number of the first layer.
+    pub(crate) first: usize,
     /// Rows of a raw ring: a power of two, or of a store whose owner places the rows.
     pub(crate) ring: usize,
     pub(crate) layers: Vec<Layer>,
 }
 
 impl State {
-    /// Places for `sequences` sequences with spans of up to `span_max` tokens.
+    /// Places for `sequences` sequences with spans of up to `span_max` tokens, in some layers.
     ///
     /// # Errors
     /// `Shape` if the sizes overflow.
     pub(crate) fn new(
         shape: &StateShape,
+        layers: &Range<usize>,
         sequences: usize,
         span_max: usize,
     ) -> Result<Self, KernelError> {
+        // Of all layers: a ring is as long whatever else stands beside it.
         let window = shape.layers.iter().map(|l| l.window).max().unwrap_or(1);
         let mut state = Self {
             layout: Layout::new(Arena::State),
             sequences,
+            first: layers.start,
             ring: (window - 1 + span_max).next_power_of_two(),
             layers: Vec::new(),
         };
-        for l in &shape.layers {
+        for l in &shape.layers[layers.clone()] {
             let layer = state.layer(l, shape.kv_sim)?;
             state.layers.push(layer);
         }
@@ -93,6 +100,7 @@ impl State {
             layers: layers?,
             layout,
             sequences: 1,
+            first: 0,
             ring: rows,
         })
     }
@@ -191,7 +199,8 @@ impl State {
         parts.iter().try_for_each(|p| gpu.fill_slot(*p, byte))
     }
 
-    /// The live rows of sequence `at` into `to`, which stands at the sequence's position.
+    /// The live rows of sequence `at` in these layers into `to`, which has all layers and stands at the sequence's
+    /// position.
     pub(crate) fn pull<R: Driver>(
         &self,
         gpu: &Gpu<R>,
@@ -199,7 +208,7 @@ impl State {
         to: &mut SeqState,
     ) -> Result<(), KernelError> {
         let pos = to.marks.pos as usize;
-        for (l, host) in self.layers.iter().zip(&mut to.layers) {
+        for (l, host) in self.layers.iter().zip(&mut to.layers[self.first..]) {
             let bytes = l.kind.row_bytes();
             let raw = gpu.read(l.raw.rows(at * self.ring, self.ring, bytes))?;
             for x in pos.saturating_sub(host.shape.window - 1)..pos {
@@ -222,7 +231,7 @@ impl State {
         from: &mut SeqState,
     ) -> Result<(), KernelError> {
         let pos = from.marks.pos as usize;
-        for (l, host) in self.layers.iter().zip(&mut from.layers) {
+        for (l, host) in self.layers.iter().zip(&mut from.layers[self.first..]) {
             let bytes = l.kind.row_bytes();
             let mut row = Vec::new();
             for x in pos.saturating_sub(host.shape.window - 1)..pos {

@@ -1,33 +1,35 @@
-//! The target: loading, sequences, the pass.
+//! The target: sequences, and the seam over its stages.
+//!
+//! Must not know: layers, how it was loaded.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use device::Device;
 use device::cache::Cache;
 use device::driver::Driver;
+use device::{Device, DeviceId};
 use ds4_kernels::KernelError;
-use ds4_kernels::run::Kernels;
 use engine_core::mutant::mutant;
 use engine_core::seams::{Candidates, Counters, Resident, TargetInfo};
 use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
-use super::chain::{Chain, Markov};
+use super::chain::Chain;
 use super::clock::Clocked;
 use super::counts::clear;
-use super::draws::{Answers, Way, put};
+use super::draws::{Answers, put};
+use super::edge::{Crossing, Edge};
 use super::gpu::Gpu;
-use super::graphs::{Graphs, Shape};
-use super::inputs::{Inputs, Part, Sources, Writer};
-use super::layers::{KeysFrom, Pass, Streams, Tapped};
+use super::graphs::Graphs;
 use super::products::Input;
 use super::retire::TARGET;
 use super::scratch::{Scratch, TAPS};
+use super::stage::Stage;
 use super::state::State;
 use super::upload;
-use super::weights::{Plan, Weights};
+use super::weights::{Plan, Tail};
 use crate::batch::Batch;
 use crate::error::LoadError;
 use crate::layers::Ropes;
@@ -53,101 +55,30 @@ impl std::fmt::Debug for Settings<'_> {
     }
 }
 
-/// The target on a device.
+/// The target on a device, or on several of one runtime that share its layers.
 #[derive(Debug)]
 pub struct DeviceTarget<R: Driver> {
     pub(super) model: Arc<Model>,
-    options: Options,
-    info: TargetInfo,
-    shape: StateShape,
-    ropes: Ropes,
-    pub(super) gpu: Gpu<R>,
-    pub(super) weights: Weights,
-    state: State,
-    pub(super) scratch: Scratch,
-    pub(super) graphs: Graphs<R>,
+    pub(super) options: Options,
+    pub(super) info: TargetInfo,
+    pub(super) shape: StateShape,
+    pub(super) ropes: Ropes,
+    /// In the order of the layers; at least one.
+    pub(super) stages: Vec<Stage<R>>,
+    /// On the last stage's device.
     pub(super) chain: Option<Chain<R>>,
-    seqs: Vec<Option<Marks>>,
-    batch: Batch,
-    rows: Rows,
+    pub(super) seqs: Vec<Option<Marks>>,
+    pub(super) batch: Batch,
+    pub(super) rows: Rows,
     pub(super) answers: Answers,
-    inputs: Vec<u8>,
-    in_flight: Option<Ticket>,
+    /// What is sent for a part, before it is sent.
+    pub(super) inputs: Vec<u8>,
+    pub(super) in_flight: Option<Ticket>,
     pub(super) passes: u64,
-    sampler: Sampler,
+    pub(super) sampler: Sampler,
 }
 
 impl<R: Driver> DeviceTarget<R> {
-    /// Plans, allocates and uploads a model. `options.threads` is not used: the host only prepares passes.
-    ///
-    /// # Errors
-    /// `Option`; `NoKernel` and `BadBlocks` with the tensor; `Kernel` for a shape no kernel takes or a device that
-    /// fails; `DeviceMemory` with both numbers. Nothing is allocated before the plan is known to fit.
-    pub fn new(
-        model: Arc<Model>,
-        options: Options,
-        device: &Device<R>,
-        settings: Settings<'_>,
-    ) -> Result<Self, LoadError> {
-        Self::with_chains(model, options, None, device, settings)
-    }
-
-    /// [`Self::new`] with the matrices of a drafter's chains beside the model's weights, so that they are drawn here.
-    ///
-    /// # Errors
-    /// As [`Self::new`]; also `Option` for matrices of another vocabulary.
-    pub fn with_chains(
-        model: Arc<Model>,
-        options: Options,
-        markov: Option<Markov<'_>>,
-        device: &Device<R>,
-        settings: Settings<'_>,
-    ) -> Result<Self, LoadError> {
-        options.check(&model.meta)?;
-        let m = &model.meta;
-        let (mut plan, weights) = Plan::of(m, &model.weights)?;
-        let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
-        let state = State::new(&shape, options.n_seq_max, options.span_max)?;
-        let mut scratch = Scratch::new(m, &options)?;
-        let chain = |markov| Chain::new(m, markov, &mut plan, &mut scratch, settings.graph_tokens);
-        let chain = markov.map(chain).transpose()?;
-        let mut gpu = Gpu::new(Kernels::new(device, settings.cache))?;
-        for n in [1, scratch.sizes.tokens] {
-            try_shapes(&mut gpu, m, &options, &weights, &state, &scratch, n)?;
-        }
-        if let Some(chain) = &chain {
-            chain.try_shapes(&mut gpu, &weights.head, &scratch)?;
-        }
-        fits(device, &plan, &state, &scratch)?;
-        gpu.compile()?;
-        let layouts = [&plan.layout, &state.layout, &scratch.layout];
-        gpu.allocate(layouts, scratch.staging())?;
-        upload::run(&mut gpu, &plan, settings.check, settings.progress)?;
-        clear(&gpu, &scratch)?;
-        drop(plan);
-        Ok(Self {
-            info: options.info(&model),
-            ropes: Ropes::new(m),
-            sampler: Sampler::new(m.n_vocab),
-            seqs: vec![None; options.n_seq_max],
-            graphs: Graphs::new(settings.graph_tokens),
-            shape,
-            chain,
-            gpu,
-            weights,
-            state,
-            scratch,
-            batch: Batch::default(),
-            rows: Rows::default(),
-            answers: Answers::new(model.meta.n_vocab),
-            inputs: Vec::new(),
-            in_flight: None,
-            passes: 0,
-            options,
-            model,
-        })
-    }
-
     /// The model.
     #[must_use]
     pub fn model(&self) -> &Arc<Model> {
@@ -165,7 +96,8 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn clock(&mut self) -> Result<(), Fault> {
-        self.gpu.start_clock().map_err(|e| self.lost(&e))
+        let mut stages = self.stages.iter_mut();
+        stages.try_for_each(|s| s.gpu.start_clock().map_err(|e| lost(&s.gpu, &e)))
     }
 
     /// Ends the timing: what launches took since [`Self::clock`], by kernel and grid, the longest first; nothing if
@@ -174,7 +106,12 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
-        self.gpu.read_clock().map_err(|e| self.lost(&e))
+        let mut all = Vec::new();
+        for stage in &mut self.stages {
+            let read = stage.gpu.read_clock().map_err(|e| lost(&stage.gpu, &e))?;
+            all.extend(read);
+        }
+        Ok(Clocked::together(all))
     }
 
     /// Fills everything that is not state of an open sequence with NaN patterns; for tests. Open sequences lose
@@ -183,10 +120,11 @@ impl<R: Driver> DeviceTarget<R> {
     /// # Errors
     /// `Lost`.
     pub fn poison(&mut self) -> Result<(), Fault> {
-        let poisoned = self.gpu.poison();
-        poisoned
-            .and_then(|()| clear(&self.gpu, &self.scratch))
-            .map_err(|e| self.lost(&e))
+        let poison = |s: &Stage<R>| {
+            s.gpu.poison()?;
+            clear(&s.gpu, &s.scratch)
+        };
+        self.each(poison)
     }
 
     /// Fills all rows of a sequence that are not state with NaN patterns; for tests.
@@ -196,10 +134,10 @@ impl<R: Driver> DeviceTarget<R> {
     pub fn poison_stale(&mut self, seq: SeqId) -> Result<(), Fault> {
         let mut host = self.pull(seq)?;
         let at = seq.index();
-        self.state
-            .fill(&self.gpu, at, 0xff)
-            .and_then(|()| self.state.push(&self.gpu, at, &mut host))
-            .map_err(|e| self.lost(&e))
+        self.each(|s| {
+            s.state.fill(&s.gpu, at, 0xff)?;
+            s.state.push(&s.gpu, at, &mut host)
+        })
     }
 
     /// The digest of a sequence's saved rows: its state hash.
@@ -233,147 +171,63 @@ impl<R: Driver> DeviceTarget<R> {
     fn pull(&self, seq: SeqId) -> Result<SeqState, Fault> {
         let mut host = SeqState::new(&self.shape);
         host.marks = Marks::at(self.marks(seq)?.pos);
-        let pulled = self.state.pull(&self.gpu, seq.index(), &mut host);
-        pulled.map_err(|e| self.lost(&e))?;
+        self.each(|s| s.state.pull(&s.gpu, seq.index(), &mut host))?;
         Ok(host)
     }
 
-    pub(super) fn lost(&self, why: &KernelError) -> Fault {
-        Fault::Lost {
-            what: self.gpu.device().id().to_string(),
-            why: why.to_string(),
-        }
+    /// Does something with every stage, in order.
+    fn each(
+        &self,
+        mut work: impl FnMut(&Stage<R>) -> Result<(), KernelError>,
+    ) -> Result<(), Fault> {
+        let mut stages = self.stages.iter();
+        stages.try_for_each(|s| work(s).map_err(|e| lost(&s.gpu, &e)))
     }
 
-    /// Runs the checked batch, part by part; logits of all wanted rows, features of all spans.
-    fn run(&mut self, spans: &[Span]) -> Result<(), KernelError> {
-        let batch = &self.batch;
-        let pos = |row: usize| batch.pos[batch.out[row]];
-        self.answers.clear();
-        self.answers.draws.look(spans, &self.rows.span_rows, pos);
-        for part in Part::of(&self.batch, self.scratch.sizes.tokens) {
-            self.run_part(spans, &part)?;
-        }
-        Ok(())
+    /// The stage where the model ends.
+    pub(super) fn last(&self) -> &Stage<R> {
+        &self.stages[self.stages.len() - 1]
     }
 
-    fn run_part(&mut self, spans: &[Span], part: &Part) -> Result<(), KernelError> {
-        let m = &self.model.meta;
-        let inputs = Inputs::new(self.scratch.inputs, m, part.tokens.len());
-        let sources = Sources {
-            meta: m,
-            ropes: &self.ropes,
-            state: &self.state,
-            batch: &self.batch,
-            draws: &self.answers.draws,
-        };
-        Writer::fill(&inputs, &mut self.inputs, &sources, part);
-        self.gpu.write(&self.inputs, inputs.block)?;
-        let tapped = self.tapped(spans, part);
-        let (n, rows) = (part.tokens.len(), part.out.len());
-        let most = self.scratch.sizes.head;
-        let short = self.graphs.take(n) && rows <= most;
-        let graph = short && self.gpu.clock.is_none();
-        let pos = &self.batch.pos[part.tokens.clone()];
-        let bound = match short {
-            // A captured launch serves every position; a timed one has its grid.
-            true => self.options.n_ctx,
-            false => pos.iter().max().map_or(1, |p| *p as usize + 1),
-        };
-        let way = self.answers.draws.way(part.out.clone());
-        let stream = Arc::clone(&self.gpu.stream);
-        let mut pass = Pass {
-            gpu: &mut self.gpu,
-            meta: m,
-            state: &self.state,
-            scratch: &self.scratch,
-            inputs: &inputs,
-            bound,
-            kv_sim: self.options.kv_sim,
-            streams: Streams::default(),
-            lists: KeysFrom::Positions(Vec::new()),
-        };
-        if graph {
-            let shape = Shape::new(n, rows, way, &tapped);
-            let replayed = self.graphs.run(shape, &stream, || {
-                let before = pass.gpu.read;
-                pass.layers(&self.weights, &tapped)?;
-                pass.head(&self.weights, 0, rows, way)?;
-                Ok(pass.gpu.read - before)
-            })?;
-            pass.gpu.read += replayed;
-        } else {
-            pass.layers(&self.weights, &tapped)?;
-        }
-        for first in (0..rows).step_by(most) {
-            let n = most.min(rows - first);
-            if !graph {
-                pass.head(&self.weights, first, n, way)?;
-            }
-            let row = part.out.start + first;
-            self.answers.collect(pass.gpu, &self.scratch, row, n, way)?;
-        }
-        let features = part
-            .pieces
-            .clone()
-            .filter(|i| !spans[*i].tap.layers.is_empty());
-        for (i, tap) in features.zip(&tapped) {
-            let to = self.rows.span_features[i].clone();
-            let (to, mut at) = (&mut self.rows.features[to], 0);
-            self.gpu
-                .fetch(tap.out, |bytes| at += put(&mut to[at..], bytes))?;
-        }
-        Ok(())
+    /// The devices, in the order of the layers.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, Range<usize>)> {
+        let of = |s: &Stage<R>| (s.gpu.device().id(), s.weights.numbers());
+        self.stages.iter().map(of)
     }
 
-    /// Where the features of a part's spans go: a part's tokens with all the layers a span may tap have room.
-    fn tapped(&self, spans: &[Span], part: &Part) -> Vec<Tapped> {
-        let mut tapped = Vec::new();
-        let mut at = 0;
-        for i in part.pieces.clone() {
-            let (piece, layers) = (&self.batch.pieces[i], &spans[i].tap.layers);
-            if layers.is_empty() {
-                continue;
-            }
-            let first = piece.at - part.tokens.start;
-            let bytes = (piece.len * layers.len() * self.info.n_embd * 4) as u64;
-            tapped.push(Tapped {
-                tokens: first..first + piece.len,
-                out: self.scratch.features.part(at, bytes),
-                layers: layers.iter().map(|l| l.index()).collect(),
-            });
-            at += bytes;
-        }
-        tapped
+    /// How a pass gets from each device to the next.
+    #[must_use]
+    pub fn crossings(&self) -> Vec<Crossing> {
+        let name = |s: &Stage<R>| s.gpu.device().id().to_string();
+        let both = self.stages.iter().zip(self.stages.iter().skip(1));
+        let crossing = |(from, to): (&Stage<R>, &Stage<R>)| Crossing {
+            from: name(from),
+            to: name(to),
+            staged: to.edge.as_ref().and_then(Edge::staged),
+        };
+        both.map(crossing).collect()
     }
 }
 
-/// Checks every launch of a pass of `n` tokens at the end of the context, without making any.
-fn try_shapes<R: Driver>(
-    gpu: &mut Gpu<R>,
-    m: &crate::meta::Ds4Meta,
-    options: &Options,
-    weights: &Weights,
-    state: &State,
-    scratch: &Scratch,
-    n: usize,
-) -> Result<(), KernelError> {
-    let inputs = Inputs::new(scratch.inputs, m, n);
-    let mut pass = Pass {
-        gpu,
-        meta: m,
-        state,
-        scratch,
-        inputs: &inputs,
-        bound: options.n_ctx,
-        kv_sim: options.kv_sim,
-        streams: Streams::default(),
-        lists: KeysFrom::Positions(Vec::new()),
+/// The device where the model ends, and what stands there.
+type End<'a, R> = (&'a mut Gpu<R>, &'a Tail, &'a Scratch);
+
+fn end<R: Driver>(stages: &mut [Stage<R>]) -> Result<End<'_, R>, Fault> {
+    let stage = stages.last_mut();
+    let end = stage.and_then(|s| Some((&mut s.gpu, s.weights.tail.as_ref()?, &s.scratch)));
+    end.ok_or(Fault::Unsupported("a target without an output matrix"))
+}
+
+/// A failure of a device: of the one that it names, or of the one that was called.
+pub(super) fn lost<R: Driver>(gpu: &Gpu<R>, why: &KernelError) -> Fault {
+    let named = match why {
+        KernelError::Device(fault) => fault.device(),
+        _ => None,
     };
-    pass.layers(weights, &[])?;
-    let rows = n.min(scratch.sizes.head);
-    pass.head(weights, 0, rows, Way::Plain)?;
-    pass.head(weights, 0, rows, Way::Filtered)
+    Fault::Lost {
+        what: named.unwrap_or(gpu.device().id()).to_string(),
+        why: why.to_string(),
+    }
 }
 
 /// Refuses a plan that the device has no room for.
@@ -415,23 +269,38 @@ impl<R: Driver> Target for DeviceTarget<R> {
         Some(Counters {
             weight_bytes: self.weight_bytes().ok(),
             launches: counts.launches + counts.graphs.operations,
-            fallbacks: counts.host_draws + counts.host_chains,
+            fallbacks: counts.host_draws + counts.host_chains + counts.staged,
             stalls: 0,
         })
     }
 
     fn residents(&self) -> Vec<Resident> {
-        let drafts = self.chain.as_ref().map_or(0, |c| c.graphs.built());
-        self.gpu.residents(&TARGET, self.graphs.built() + drafts)
+        let mut drafts = self.chain.as_ref().map_or(0, |c| c.graphs.built());
+        let of = |s: &Stage<R>| {
+            let drafts = if s.weights.tail.is_some() {
+                std::mem::take(&mut drafts)
+            } else {
+                0
+            };
+            s.gpu.residents(&TARGET, s.graphs.built() + drafts)
+        };
+        self.stages.iter().flat_map(of).collect()
     }
 
     fn retire(self: Box<Self>) -> Vec<Resident> {
-        let Self {
-            gpu, graphs, chain, ..
-        } = *self;
-        let drafts = chain.into_iter().flat_map(|c| c.graphs.into_graphs());
-        let graphs = graphs.into_graphs().chain(drafts).collect();
-        gpu.retire(&TARGET, graphs)
+        let Self { stages, chain, .. } = *self;
+        let mut drafts = chain.map(|c| c.graphs);
+        let mut left = Vec::new();
+        // In the order of the layers: what a device copies into the next one's memory is waited for before that is freed.
+        for stage in stages {
+            let ends = stage.weights.tail.is_some();
+            let drafts = drafts.take_if(|_| ends);
+            let drafts = drafts.into_iter().flat_map(Graphs::into_graphs);
+            let graphs = stage.graphs.into_graphs().chain(drafts).collect();
+            drop(stage.edge);
+            left.extend(stage.gpu.retire(&TARGET, graphs));
+        }
+        left
     }
 
     fn open(&mut self) -> Result<SeqId, Fault> {
@@ -443,8 +312,8 @@ impl<R: Driver> Target for DeviceTarget<R> {
     fn fork(&mut self, seq: SeqId) -> Result<SeqId, Fault> {
         let pos = self.marks(seq)?.pos;
         let slot = self.free_slot()?;
-        let forked = self.state.fork(&self.gpu, seq.index(), slot, pos as usize);
-        forked.map_err(|e| self.lost(&e))?;
+        let from = seq.index();
+        self.each(|s| s.state.fork(&s.gpu, from, slot, pos as usize))?;
         self.seqs[slot] = Some(Marks::at(pos));
         Ok(SeqId(slot as u32))
     }
@@ -476,7 +345,7 @@ impl<R: Driver> Target for DeviceTarget<R> {
             });
         }
         lay_out(&mut self.rows, spans, self.info.n_vocab, self.info.n_embd);
-        self.run(spans).map_err(|e| self.lost(&e))?;
+        self.run(spans)?;
         let pos = |row: usize| self.batch.pos[self.batch.out[row]];
         let given = |row: usize| self.answers.given(row);
         deliver(spans, pos, given, &mut self.sampler, &mut self.rows);
@@ -506,21 +375,21 @@ impl<R: Driver> Target for DeviceTarget<R> {
 
     fn head(&mut self, rows: &[f32], out: &mut [f32]) -> Result<(), Fault> {
         check_head(&self.info, rows, out)?;
-        let (d, v, s) = (self.info.n_embd, self.info.n_vocab, &self.scratch);
+        let (d, v) = (self.info.n_embd, self.info.n_vocab);
+        let (gpu, tail, s) = end(&mut self.stages)?;
         let mut at = 0;
         let mut run = || {
             for part in rows.chunks(s.sizes.head * d) {
                 let mut hidden = Input::new(s.hidden, part.len() / d);
-                self.gpu.write(bytemuck::cast_slice(part), hidden.rows.x)?;
+                gpu.write(bytemuck::cast_slice(part), hidden.rows.x)?;
                 let logits = s.out.rows(0, hidden.n, 4 * v);
-                self.gpu.product(&self.weights.head, &mut hidden, s.out)?;
-                self.gpu
-                    .fetch(logits, |bytes| at += put(&mut out[at..], bytes))?;
+                gpu.product(&tail.head, &mut hidden, s.out)?;
+                gpu.fetch(logits, |bytes| at += put(&mut out[at..], bytes))?;
             }
             Ok(())
         };
         let ran: Result<(), KernelError> = run();
-        ran.map_err(|e| self.lost(&e))
+        ran.map_err(|e| lost(gpu, &e))
     }
 
     fn chains(
@@ -532,9 +401,9 @@ impl<R: Driver> Target for DeviceTarget<R> {
         let Some(chain) = &mut self.chain else {
             return Ok(Vec::new());
         };
-        let (head, scratch) = (&self.weights.head, &self.scratch);
-        let drawn = chain.draw(&mut self.gpu, head, scratch, rows, chains);
-        drawn.map_err(|e| self.lost(&e))
+        let (gpu, tail, scratch) = end(&mut self.stages)?;
+        let drawn = chain.draw(gpu, &tail.head, scratch, rows, chains);
+        drawn.map_err(|e| lost(gpu, &e))
     }
 
     fn embed(&mut self, tokens: &[TokenId], out: &mut [f32]) -> Result<(), Fault> {
@@ -551,8 +420,7 @@ impl<R: Driver> Target for DeviceTarget<R> {
         let mut host = SeqState::new(&self.shape);
         state::load(&mut host, &self.shape, &self.model.fingerprint, from)?;
         if !mutant(331) {
-            let pushed = self.state.push(&self.gpu, slot, &mut host);
-            pushed.map_err(|e| self.lost(&e))?;
+            self.each(|s| s.state.push(&s.gpu, slot, &mut host))?;
         }
         self.seqs[slot] = Some(host.marks);
         Ok(SeqId(slot as u32))

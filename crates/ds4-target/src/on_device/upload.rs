@@ -106,7 +106,7 @@ fn upload<R: Driver>(
 ) -> Result<(), LoadError> {
     let raw = gpu.device().alloc(Place::Device, extra(plan));
     let raw = raw.map_err(KernelError::from)?;
-    let total = plan.items.iter().map(|(slot, _)| slot.len).sum();
+    let total = plan.bytes();
     let mut done = 0;
     for (slot, what) in &plan.items {
         verdicts.of(*slot)?;

@@ -3,6 +3,7 @@
 //! Matrices of blocks stand in tile order (`launch::tiled`), floats and the embedding table in file order.
 //! A format without a kernel is refused here, by tensor and type.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ds4_kernels::KernelError;
@@ -118,11 +119,28 @@ pub(crate) struct Layer {
     pub(crate) moe: Moe,
 }
 
+/// Consecutive layers, and what stands before the first and behind the last of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Weights {
+    /// Number of the first layer.
+    pub(crate) first: usize,
     pub(crate) layers: Vec<Layer>,
-    /// In file order: rows by token.
-    pub(crate) embed: Matrix,
+    /// Where the model begins. In file order: rows by token.
+    pub(crate) embed: Option<Matrix>,
+    /// Where it ends.
+    pub(crate) tail: Option<Tail>,
+}
+
+impl Weights {
+    /// The numbers of the layers.
+    pub(crate) fn numbers(&self) -> Range<usize> {
+        self.first..self.first + self.layers.len()
+    }
+}
+
+/// What stands behind the last layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
     pub(crate) output_norm: Slot,
     pub(crate) head: Matrix,
     pub(crate) hc_head: Site,
@@ -168,28 +186,45 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// The places of all weights.
+    /// The places of the weights of some layers, with the embedding table before the model's first and the output
+    /// matrix behind its last.
     ///
     /// # Errors
     /// `NoKernel`, `Kernel`.
-    pub(crate) fn of(m: &Ds4Meta, w: &'a host::Weights) -> Result<(Self, Weights), LoadError> {
+    pub(crate) fn of(
+        m: &Ds4Meta,
+        w: &'a host::Weights,
+        layers: &Range<usize>,
+    ) -> Result<(Self, Weights), LoadError> {
         let mut plan = Self {
             layout: Layout::new(Arena::Weights),
             items: Vec::new(),
         };
         let p = &mut plan;
+        let (begins, ends) = (layers.start == 0, layers.end == w.layers.len());
         let weights = Weights {
-            embed: p.table(&w.embed)?,
-            output_norm: p.floats(&w.output_norm)?,
-            head: p.matrix(&w.head, 1)?,
-            hc_head: p.site(&w.hc_head)?,
-            layers: w
-                .layers
+            first: layers.start,
+            embed: begins.then(|| p.table(&w.embed)).transpose()?,
+            tail: ends.then(|| p.tail(w)).transpose()?,
+            layers: w.layers[layers.clone()]
                 .iter()
                 .map(|l| p.layer(m, l))
                 .collect::<Result<_, _>>()?,
         };
         Ok((plan, weights))
+    }
+
+    fn tail(&mut self, w: &'a host::Weights) -> Result<Tail, LoadError> {
+        Ok(Tail {
+            output_norm: self.floats(&w.output_norm)?,
+            head: self.matrix(&w.head, 1)?,
+            hc_head: self.site(&w.hc_head)?,
+        })
+    }
+
+    /// Bytes of everything that is uploaded, as it stands there.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.items.iter().map(|(slot, _)| slot.len).sum()
     }
 
     /// The places of blocks and of what stands around them.

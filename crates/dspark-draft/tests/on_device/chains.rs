@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use device::Device;
 use device::driver::Driver;
-use ds4_target::on_device::{DeviceTarget, Markov};
+use device::{Device, fake};
+use ds4_target::on_device::{DeviceTarget, Markov, Share, equal_shares};
 use ds4_target::{CpuTarget, GgufSource, Model};
 use dspark_draft::heads::{Chain, Heads};
 use dspark_draft::weights::DraftModel;
@@ -38,12 +38,25 @@ fn with_chains<R: Driver>(
     device: &Device<R>,
     graphs: usize,
 ) -> DeviceTarget<R> {
+    shared_with_chains(draft, std::slice::from_ref(device), graphs)
+}
+
+/// [`with_chains`] with the target's layers shared by some devices.
+fn shared_with_chains<R: Driver>(
+    draft: &DraftModel,
+    devices: &[Device<R>],
+    graphs: usize,
+) -> DeviceTarget<R> {
     let markov = Markov {
         first: &draft.heads.w1,
         second: &draft.heads.w2,
     };
     let (model, options) = (target_model(), target_options());
-    let target = DeviceTarget::with_chains(model, options, Some(markov), device, settings(graphs));
+    let layers = equal_shares(&model, &options, Some(markov), devices.len()).unwrap();
+    let shares = devices.iter().cloned().zip(layers);
+    let shares = shares.map(|(device, layers)| Share { device, layers });
+    let shares: Vec<_> = shares.collect();
+    let target = DeviceTarget::split(model, options, Some(markov), &shares, settings(graphs));
     let mut target = target.unwrap();
     target.poison().unwrap();
     target
@@ -87,11 +100,15 @@ struct Beside<R: Driver> {
 
 impl<R: Driver> Beside<R> {
     fn new(draft: &Arc<DraftModel>, device: &Device<R>, graphs: usize, seed: u64) -> Self {
+        Self::shared(draft, std::slice::from_ref(device), graphs, seed)
+    }
+
+    fn shared(draft: &Arc<DraftModel>, devices: &[Device<R>], graphs: usize, seed: u64) -> Self {
         let cpu = CpuTarget::new(target_model(), target_options()).unwrap();
         let heads = || Heads::new(Arc::clone(draft), Arc::clone(cpu.pool()));
         Self {
             heads: [heads(), heads()],
-            device: with_chains(draft, device, graphs),
+            device: shared_with_chains(draft, devices, graphs),
             rng: Rng::named(seed, "chains"),
             cpu,
         }
@@ -183,6 +200,33 @@ fn chains_are_replayed_as_graphs() {
     }
     let graphs = t.device.counts().graphs;
     assert_eq!((graphs.built, graphs.launched), (2, 6));
+}
+
+/// Beside a target whose layers are shared: the matrices stand with the output matrix, on the last device alone.
+#[test]
+fn chains_are_drawn_where_the_model_ends() {
+    let runtime = fake::runtime(&fake::Settings {
+        seed: 10,
+        memory: 2 << 30,
+        devices: 2,
+        ..fake::Settings::default()
+    });
+    let devices = [0, 1].map(|n| runtime.open(n).unwrap());
+    let plans = plans();
+    let all: Vec<&SamplePlan> = plans.iter().collect();
+    let draft = model(as_shipped);
+    let mut t = Beside::shared(&draft, &devices, 16, 8);
+    for _ in 0..3 {
+        t.same(&[5], &all[..1], &[]);
+        t.same(&[3, 4], &all[1..3], &[]);
+    }
+    let counts = t.device.counts();
+    assert_eq!((counts.device_chains, counts.host_chains), (36, 0));
+    assert_eq!((counts.graphs.built, counts.graphs.launched), (2, 4));
+    let residents = t.device.residents();
+    let graphs = residents.iter().filter(|r| r.what == "target graphs");
+    let places: Vec<_> = graphs.map(|r| r.place.as_str()).collect();
+    assert_eq!(places, ["fake:1"], "no pass ran, only chains");
 }
 
 #[test]

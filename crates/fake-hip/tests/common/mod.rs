@@ -26,13 +26,18 @@ pub(crate) fn library() -> Library {
 
 /// Sets the order and the delays of the machine that starts next, of two devices; once a process.
 pub(crate) fn configure(seed: u64, delay: u32) {
+    configure_devices(seed, delay, 2);
+}
+
+/// [`configure`], of so many devices.
+pub(crate) fn configure_devices(seed: u64, delay: u32, devices: u32) {
     let library = library();
     // SAFETY: the type is that of `control.rs`.
     let configure = unsafe {
         library.get::<unsafe extern "C" fn(u64, u32, u32) -> i32>(b"fs_fake_hip_configure")
     };
     // SAFETY: as above.
-    let running = unsafe { configure.unwrap()(seed, delay, 2) };
+    let running = unsafe { configure.unwrap()(seed, delay, devices) };
     assert_eq!(running, 0, "the machine runs already");
     // Open for the life of the process: what was set stays with it.
     std::mem::forget(library);

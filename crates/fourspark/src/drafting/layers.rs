@@ -18,7 +18,7 @@ use crate::placement::{self, DeviceChoice, DeviceInfo, DeviceOptions, Placed};
 /// A place that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftDevice {
-    /// Where the model runs.
+    /// Where the model runs; of several devices, where its last layers do.
     Same,
     /// This device.
     On(DeviceChoice),
@@ -78,7 +78,7 @@ impl ChainsInfo {
     pub(super) fn of(placed: &Placed) -> Self {
         match (&placed.device, &placed.no_chains) {
             (None, _) => Self::Processor,
-            (Some(device), None) => Self::Device(device.id.clone()),
+            (Some(device), None) => Self::Device(device.last().to_owned()),
             (Some(_), Some(why)) => Self::Instead(why.clone()),
         }
     }
@@ -149,7 +149,7 @@ impl fmt::Display for LayersInfo {
 pub(super) fn choice(asked: Option<DraftDevice>, how: &DeviceOptions) -> DeviceChoice {
     match asked {
         Some(DraftDevice::On(choice)) => choice,
-        Some(DraftDevice::Same) | None => how.choice,
+        Some(DraftDevice::Same) | None => how.choice.last(),
     }
 }
 

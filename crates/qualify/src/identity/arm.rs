@@ -4,7 +4,7 @@ use engine_core::math::{Ceiling, set_ceiling};
 use fpx_quant::Isa;
 
 use super::base::Base;
-use super::means::Vendor;
+use super::means::On;
 use super::pair::Pair;
 use super::subject::Seat;
 use super::{Difference, Row, Status, What, forced, hex, looped};
@@ -135,13 +135,8 @@ pub enum Way {
 pub enum Place {
     /// On the processor.
     Cpu,
-    /// On a device.
-    Device {
-        /// Whose.
-        vendor: Vendor,
-        /// Whether short passes are replayed as graphs; the arm must have some.
-        graphs: bool,
-    },
+    /// On a device, or on two.
+    Device(On),
 }
 
 /// A row of the matrix.
@@ -225,9 +220,13 @@ fn go(pair: &Pair, base: &Base, arm: &Arm) -> Result<Made, super::Error> {
     };
     let (told, wrong) = match arm.place {
         Place::Cpu => on_cpu(&seat, arm),
-        Place::Device { vendor, graphs } => {
-            let (told, wrong) = on_device(&seat, arm, graphs);
-            let what = pair.means.device(vendor).unwrap_or_default();
+        Place::Device(on) => {
+            let (told, wrong) = on_device(&seat, arm, on);
+            let what = match on.split {
+                true => pair.means.split(on.vendor),
+                false => pair.means.device(on.vendor),
+            };
+            let what = what.unwrap_or_default();
             (format!(", {what}, {told}"), wrong)
         }
     };
@@ -253,18 +252,31 @@ fn on_cpu(seat: &Seat, arm: &Arm) -> Path {
     (told, wrong)
 }
 
-fn on_device(seat: &Seat, arm: &Arm, graphs: bool) -> Path {
+fn on_device(seat: &Seat, arm: &Arm, on: On) -> Path {
     let c = seat.target.counts().unwrap_or_default();
     let draws = matches!(&arm.way, Way::Looped(looped) if looped.plan.in_pass());
-    let told = format!(
+    let mut told = format!(
         "{} launches, {} graphs replayed, {} rows drawn there and {} on the host, {} candidates there and {} on the host",
         c.launches, c.graphs.launched, c.device_draws, c.host_draws, c.device_chains, c.host_chains
     );
+    if on.split {
+        let crossed = format!(
+            ", {} crossings straight and {} through the host",
+            c.straight, c.staged
+        );
+        told += &crossed;
+    }
     let there = matches!(&arm.way, Way::Looped(looped) if looped.source == Source::There);
     let wrong = if c.launches == 0 {
         Some("launches on the device")
-    } else if graphs != (c.graphs.launched > 0) {
-        Some(if graphs { "graphs" } else { "no graphs" })
+    } else if on.split != (c.straight + c.staged > 0) {
+        Some(if on.split {
+            "crossings"
+        } else {
+            "no crossings"
+        })
+    } else if on.graphs != (c.graphs.launched > 0) {
+        Some(if on.graphs { "graphs" } else { "no graphs" })
     } else if draws != (c.device_draws > 0) || c.host_draws > 0 {
         Some("rows drawn where the arm says")
     } else if there != (c.device_chains > 0) || c.host_chains > 0 {

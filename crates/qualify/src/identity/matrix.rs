@@ -4,7 +4,7 @@ use fpx_quant::Isa;
 
 use super::arm::{Arm, Batch, Forced, Looped, Place, Plan, Policy, Source, Transport, Way, Worker};
 use super::base::PROMPT;
-use super::means::{Means, Vendor};
+use super::means::{Means, On, Vendor};
 use super::pair::WIDEST;
 
 fn arm(name: impl Into<String>, way: Way) -> Arm {
@@ -267,15 +267,57 @@ fn device(means: &Means, vendor: Vendor) -> Vec<Arm> {
     ];
     let states = states.map(|(name, forced)| arm(name, Way::Forced(forced)));
     let short = device_widths().into_iter().chain(device_drafters(means));
-    let on = |graphs: bool| {
-        move |arm: Arm| Arm {
-            name: format!("device {} {}", vendor.name(), arm.name),
-            place: Place::Device { vendor, graphs },
-            ..arm
-        }
-    };
+    let on = |graphs| on("device", vendor, graphs, false);
     let graphs = short.chain(states).map(on(true));
     long.map(on(false)).chain(graphs).collect()
+}
+
+/// The same arms somewhere.
+fn on(what: &'static str, vendor: Vendor, graphs: bool, split: bool) -> impl Fn(Arm) -> Arm + Copy {
+    move |arm: Arm| Arm {
+        name: format!("{what} {} {}", vendor.name(), arm.name),
+        place: Place::Device(On {
+            vendor,
+            graphs,
+            split,
+        }),
+        ..arm
+    }
+}
+
+/// Arms of those of a device that are run on two as well, which share the layers: one of each kind.
+const SPLIT: [&str; 15] = [
+    "chunk 129",
+    "chunk whole",
+    "chunk 1",
+    "chunk 1, no graphs",
+    "width 5 rising",
+    "width 8 all wrong",
+    "draft backbone fixed 4",
+    "draft backbone sampled, ids from the pass",
+    "neighbours 5 backbone",
+    "drafter there fixed 4",
+    "drafter there sampled",
+    "drafter there neighbours 5",
+    "save and load",
+    "fork",
+    "to the processor and back",
+];
+
+/// Arms on two devices.
+fn split(means: &Means, vendor: Vendor) -> Vec<Arm> {
+    let prefix = format!("device {} ", vendor.name());
+    let mut arms = device(means, vendor);
+    arms.retain(|arm| {
+        let name = arm.name.strip_prefix(&prefix);
+        name.is_some_and(|name| SPLIT.contains(&name))
+    });
+    let moved = arms.into_iter().map(|arm| {
+        let graphs = matches!(arm.place, Place::Device(On { graphs: true, .. }));
+        let name = arm.name.replacen(&prefix, "", 1);
+        on("split", vendor, graphs, true)(Arm { name, ..arm })
+    });
+    moved.collect()
 }
 
 const NO_OWNER: &str = "experts have one owner: a pass runs on one device";
@@ -286,6 +328,10 @@ fn beside(means: &Means, arms: &mut Vec<Arm>) {
         match means.device(vendor) {
             Ok(_) => arms.extend(device(means, vendor)),
             Err(why) => arms.push(absent(format!("device {}", vendor.name()), why)),
+        }
+        match means.split(vendor) {
+            Ok(_) => arms.extend(split(means, vendor)),
+            Err(why) => arms.push(absent(format!("split {}", vendor.name()), why)),
         }
     }
     arms.push(absent("owner cuda + hip".to_owned(), NO_OWNER));
@@ -332,7 +378,11 @@ pub fn small(means: &Means) -> Vec<Arm> {
         let name = arm.name.as_str();
         let name = Vendor::ALL
             .into_iter()
-            .find_map(|v| name.strip_prefix("device ")?.strip_prefix(v.name()))
+            .find_map(|v| {
+                let device = name.strip_prefix("device ");
+                let there = device.or_else(|| name.strip_prefix("split "))?;
+                there.strip_prefix(v.name())
+            })
             .map_or(name, str::trim_start);
         let worker = ["worker shared fixed 4", "worker stream killed"].contains(&name);
         matches!(arm.way, Way::Absent(_)) || worker || SMALL.contains(&name)
@@ -369,7 +419,14 @@ mod tests {
                 assert!(names.contains(format!("draft {source} {policy}").as_str()));
             }
         }
-        let absent = ["device cuda", "device hip", "owner cuda + hip", "worker"];
+        let absent = [
+            "device cuda",
+            "split cuda",
+            "device hip",
+            "split hip",
+            "owner cuda + hip",
+            "worker",
+        ];
         assert!(absent.iter().all(|name| names.contains(name)));
         assert_eq!(small(&Means::none()).len(), 11 + absent.len());
     }
@@ -401,16 +458,18 @@ mod tests {
                 "{kind}"
             );
         }
-        let device = |arm: &Arm| {
-            matches!(
-                arm.place,
-                Place::Device {
-                    vendor: Vendor::Hip,
-                    ..
-                }
-            )
+        let device = |arms: &[Arm], split: bool| {
+            arms.iter().all(|arm| match arm.place {
+                Place::Device(on) => (on.vendor, on.split) == (Vendor::Hip, split),
+                Place::Cpu => false,
+            })
         };
-        assert!(arms.iter().all(device));
+        assert!(device(&arms, false));
+        // Two devices run one arm of each kind.
+        let both = split(&Means::none(), Vendor::Hip);
+        assert_eq!(both.len(), SPLIT.len());
+        assert!(device(&both, true));
+        assert!(both.iter().all(|arm| arm.name.starts_with("split hip ")));
     }
 
     #[test]

@@ -96,66 +96,115 @@ impl Choice {
             ["cpu"] => Ok(Self::Cpu),
             all => {
                 let named: Vec<Named> = all.iter().map(|v| v.parse()).collect::<Result<_, _>>()?;
-                let twice = |v: Vendor| named.iter().filter(|n| n.vendor == v).count() > 1;
-                match Vendor::ALL.into_iter().find(|v| twice(*v)) {
-                    Some(v) => Err(format!("one device of a vendor, got two of {}", v.name())),
-                    None => Ok(Self::These(named)),
+                for vendor in Vendor::ALL {
+                    let of = named.iter().filter(|n| n.vendor == vendor);
+                    let of: Vec<u32> = of.map(|n| n.ordinal).collect();
+                    let name = vendor.name();
+                    match of[..] {
+                        [a, b] if a == b => return Err(format!("{name}:{a} is named twice")),
+                        [_, _, _, ..] => {
+                            let n = of.len();
+                            return Err(format!("at most two devices of {name}, got {n}"));
+                        }
+                        _ => {}
+                    }
                 }
+                Ok(Self::These(named))
             }
         }
     }
 
-    /// The number to open of a vendor, or why none.
-    fn ordinal(&self, seen: &Seen, vendor: Vendor) -> Result<u32, String> {
-        let wanted = match self {
+    /// The numbers to open of a vendor, one or two, and why there is no second; or why there is none.
+    fn ordinals(&self, seen: &Seen, vendor: Vendor) -> Result<(Vec<u32>, String), String> {
+        const TWO: &str = "a split needs two";
+        let name = vendor.name();
+        let wanted: Option<Vec<usize>> = match self {
             Self::Cpu => return Err("--device cpu: only the processor was asked for".to_owned()),
             Self::Auto => None,
             Self::These(all) => {
-                let named = all.iter().find(|n| n.vendor == vendor);
-                let Some(named) = named else {
-                    return Err(format!(
-                        "--device names no device of {}",
-                        vendor.name().to_uppercase()
-                    ));
-                };
-                Some(named.ordinal)
+                let named = all.iter().filter(|n| n.vendor == vendor);
+                Some(named.map(|n| n.ordinal as usize).collect())
             }
         };
+        if wanted.as_ref().is_some_and(Vec::is_empty) {
+            let name = name.to_uppercase();
+            return Err(format!("--device names no device of {name}"));
+        }
         if let Some(absent) = &seen.absent {
             return Err(absent.to_string());
         }
         let fit = |at: &usize| seen.devices[*at].unfit.is_none();
-        let at = match wanted {
-            Some(n) => n as usize,
-            None => (0..seen.devices.len()).find(fit).unwrap_or(0),
+        let all = (0..seen.devices.len()).filter(fit);
+        let (at, alone) = match wanted {
+            Some(named) => (named, format!("--device names one device of {name}: {TWO}")),
+            None => {
+                let n = all.clone().count();
+                let mut some: Vec<usize> = all.take(2).collect();
+                if some.is_empty() {
+                    // The first one, to say what is wrong with it.
+                    some.push(0);
+                }
+                (some, format!("of {name} {n} devices can be used: {TWO}"))
+            }
         };
-        let Some(found) = seen.devices.get(at) else {
-            let n = seen.devices.len();
-            return Err(format!("{}:{at}: there are {n} devices", vendor.name()));
-        };
-        match &found.unfit {
-            Some(why) => Err(format!("{}: {why}", found.id)),
-            None => Ok(at as u32),
+        for at in &at {
+            let Some(found) = seen.devices.get(*at) else {
+                let n = seen.devices.len();
+                return Err(format!("{name}:{at}: there are {n} devices"));
+            };
+            if let Some(why) = &found.unfit {
+                return Err(format!("{}: {why}", found.id));
+            }
         }
+        Ok((at.into_iter().map(|at| at as u32).collect(), alone))
     }
 }
 
-/// A device that is open.
+/// A device that is open, and perhaps a second one beside it.
 #[derive(Debug)]
 struct Opened<R: Driver> {
-    device: Device<R>,
+    /// One or two.
+    devices: Vec<Device<R>>,
     what: String,
+    /// What both are, or why there is no second.
+    both: Result<String, String>,
     arch: String,
 }
 
-fn open<R: Driver>(runtime: &Runtime<R>, ordinal: u32) -> Result<Opened<R>, String> {
-    let device = runtime.open(ordinal).map_err(|e| e.to_string())?;
-    let facts = device.facts();
+fn open<R: Driver>(
+    runtime: &Runtime<R>,
+    (ordinals, alone): (Vec<u32>, String),
+) -> Result<Opened<R>, String> {
+    let devices = ordinals.into_iter().map(|n| runtime.open(n));
+    let devices = devices.collect::<Result<Vec<_>, _>>();
+    let devices = devices.map_err(|e| e.to_string())?;
+    let what = |device: &Device<R>| {
+        let facts = device.facts();
+        format!("{}, {}, {}", device.id(), facts.name, facts.arch)
+    };
+    let [first, rest @ ..] = &devices[..] else {
+        return Err("no device was named".to_owned());
+    };
+    let second = rest
+        .first()
+        .map(|second| format!("{}; {}", what(first), what(second)));
     Ok(Opened {
-        what: format!("{}, {}, {}", device.id(), facts.name, facts.arch),
-        arch: facts.arch.clone(),
-        device,
+        what: what(first),
+        both: second.ok_or(alone),
+        arch: first.facts().arch.clone(),
+        devices,
     })
+}
+
+/// How devices of a vendor are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct On {
+    /// Whose.
+    pub vendor: Vendor,
+    /// Whether short passes are replayed as graphs; the arm must have some.
+    pub graphs: bool,
+    /// Whether two devices share the target's layers.
+    pub split: bool,
 }
 
 /// What to look for.
@@ -211,7 +260,7 @@ impl Means {
                 versions: Vec::new(),
                 devices: Vec::new(),
             };
-            wish.devices.ordinal(of.unwrap_or(&nothing), vendor)
+            wish.devices.ordinals(of.unwrap_or(&nothing), vendor)
         };
         let cuda = ordinal(Vendor::Cuda).and_then(|n| {
             let runtime = cuda::runtime(&libraries.cuda).map_err(|e| e.to_string())?;
@@ -249,6 +298,20 @@ impl Means {
         of.map(String::as_str).map_err(String::as_str)
     }
 
+    /// What a vendor's two devices are that share layers, or why there are no two.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn split(&self, vendor: Vendor) -> Result<&str, &str> {
+        let both = match vendor {
+            Vendor::Cuda => self.cuda.as_ref().map(|o| &o.both),
+            Vendor::Hip => self.hip.as_ref().map(|o| &o.both),
+        };
+        both.map_err(String::as_str)?
+            .as_deref()
+            .map_err(String::as_str)
+    }
+
     /// Architectures of the devices in use.
     #[must_use]
     pub fn archs(&self) -> Vec<&str> {
@@ -268,26 +331,37 @@ impl Means {
     /// The name of a vendor's device, as `cuda:0`, and the folder of compiled images, for a worker.
     pub(crate) fn place(&self, vendor: Vendor) -> (String, Option<&Path>) {
         let id = match vendor {
-            Vendor::Cuda => self.cuda.as_ref().ok().map(|o| o.device.id()),
-            Vendor::Hip => self.hip.as_ref().ok().map(|o| o.device.id()),
+            Vendor::Cuda => self.cuda.as_ref().ok().map(|o| o.devices[0].id()),
+            Vendor::Hip => self.hip.as_ref().ok().map(|o| o.devices[0].id()),
         };
         let name = id.map_or_else(String::new, |id| id.to_string());
         (name, self.images.as_deref())
     }
 
-    /// Makes something on a vendor's device.
-    pub(crate) fn put<W: Put>(&self, vendor: Vendor, graphs: bool, work: W) -> Made<W> {
+    /// Makes something on a vendor's device, or on two of them.
+    pub(crate) fn put<W: Put>(&self, on: On, work: W) -> Made<W> {
+        let On { vendor, .. } = on;
         let absent = |why: &String| Error::Device {
             device: vendor.name(),
             why: why.clone(),
         };
         match vendor {
-            Vendor::Cuda => self.on(self.cuda.as_ref().map_err(absent)?, graphs, work),
-            Vendor::Hip => self.on(self.hip.as_ref().map_err(absent)?, graphs, work),
+            Vendor::Cuda => self.on(self.cuda.as_ref().map_err(absent)?, on, work),
+            Vendor::Hip => self.on(self.hip.as_ref().map_err(absent)?, on, work),
         }
     }
 
-    fn on<R: Driver, W: Put>(&self, opened: &Opened<R>, graphs: bool, work: W) -> Made<W> {
+    fn on<R: Driver, W: Put>(&self, opened: &Opened<R>, on: On, work: W) -> Made<W> {
+        let devices = match (on.split, &opened.both) {
+            (false, _) => &opened.devices[..1],
+            (true, Ok(_)) => &opened.devices[..],
+            (true, Err(why)) => {
+                return Err(Error::Device {
+                    device: on.vendor.name(),
+                    why: why.clone(),
+                });
+            }
+        };
         let cache = self.images.as_ref().map(|f| Cache::open(f, Cache::MOST));
         let cache = cache.transpose().map_err(|e| Error::Device {
             device: "images",
@@ -296,10 +370,10 @@ impl Means {
         let settings = on_device::Settings {
             cache,
             progress: &mut |_, _| {},
-            graph_tokens: if graphs { W::GRAPHS } else { 0 },
+            graph_tokens: if on.graphs { W::GRAPHS } else { 0 },
             check: false,
         };
-        work.put(&opened.device, settings)
+        work.put(devices, settings)
     }
 }
 
@@ -335,7 +409,8 @@ mod tests {
             &["CUDA:0"],
             &["cpu", "cuda:0"],
             &["auto", "cuda:0"],
-            &["cuda:0", "cuda:1"],
+            &["cuda:0", "cuda:0"],
+            &["cuda:0", "cuda:1", "cuda:2"],
             &[""],
         ] {
             assert!(Choice::of(bad).is_err(), "{bad:?}");
@@ -368,14 +443,28 @@ mod tests {
     fn c_40_a_device_is_chosen_or_absent_with_its_reason() {
         let these = Choice::of(&["hip:1"]).unwrap();
         let auto = Choice::Auto;
-        let of = |choice: &Choice, seen: &Seen| choice.ordinal(seen, Vendor::Hip);
-        assert_eq!(of(&auto, &seen(None, &[64, 32])), Ok(1));
-        assert_eq!(of(&these, &seen(None, &[32, 32])), Ok(1));
+        let all = |choice: &Choice, seen: &Seen| choice.ordinals(seen, Vendor::Hip);
+        let of = |choice: &Choice, seen: &Seen| all(choice, seen).map(|(at, _)| at);
+        assert_eq!(of(&auto, &seen(None, &[64, 32])), Ok(vec![1]));
+        assert_eq!(of(&auto, &seen(None, &[32, 64, 32, 32])), Ok(vec![0, 2]));
+        assert_eq!(of(&these, &seen(None, &[32, 32])), Ok(vec![1]));
+        let both = Choice::of(&["hip:1", "hip:0"]).unwrap();
+        assert_eq!(of(&both, &seen(None, &[32, 32])), Ok(vec![1, 0]));
+        let alone = |choice: &Choice| all(choice, &seen(None, &[64, 32])).unwrap().1;
+        assert_eq!(
+            alone(&auto),
+            "of hip 1 devices can be used: a split needs two"
+        );
+        assert_eq!(
+            alone(&these),
+            "--device names one device of hip: a split needs two"
+        );
         let why = |choice: &Choice, seen: &Seen| of(choice, seen).unwrap_err();
         assert!(why(&auto, &seen(None, &[64])).contains("64 lanes"));
         assert!(why(&these, &seen(None, &[32, 64])).contains("hip:1: 64 lanes"));
         assert!(why(&these, &seen(None, &[32])).contains("there are 1 devices"));
         assert!(why(&auto, &seen(None, &[])).contains("there are 0 devices"));
+        assert!(why(&both, &seen(None, &[32, 64])).contains("hip:1: 64 lanes"));
         let absent = why(&auto, &seen(Some("libamdhip64.so: not found"), &[]));
         assert!(absent.contains("libamdhip64.so: not found"), "{absent}");
         let other = Choice::of(&["cuda:0"]).unwrap();

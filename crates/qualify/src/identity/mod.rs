@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub use arm::{Arm, Batch, Forced, Looped, Place, Plan, Policy, Source, Transport, Way, Worker};
 pub use base::{Base, Size};
 pub use matrix::{full, small};
-pub use means::{Choice, Means, Named, Vendor, Wish};
+pub use means::{Choice, Means, Named, On, Vendor, Wish};
 pub use pair::Pair;
 
 /// What an arm can differ in.

@@ -14,7 +14,7 @@ use gguf::{Gguf, OpenOptions};
 
 use super::Error;
 use super::arm::{Arm, Place, Source, Way, Worker};
-use super::means::Means;
+use super::means::{Means, On};
 use super::subject::Seat;
 use super::there::{NewLayers, NewTarget};
 
@@ -93,14 +93,14 @@ impl Pair {
     pub(crate) fn seat(&self, arm: &Arm) -> Result<Seat, Error> {
         match arm.place {
             Place::Cpu => self.on_cpu(arm.threads),
-            Place::Device { vendor, graphs } => {
+            Place::Device(on) => {
                 let there = matches!(&arm.way, Way::Looped(way) if way.source == Source::There);
                 let new = NewTarget {
                     model: Arc::clone(&self.model),
                     options: Self::options(arm.threads),
                     chains: there.then_some(&*self.draft),
                 };
-                let target = self.means.put(vendor, graphs, new)?;
+                let target = self.means.put(on, new)?;
                 let pool = Arc::new(Pool::new(arm.threads));
                 let place = arm.place;
                 Ok(Seat {
@@ -135,7 +135,7 @@ impl Pair {
 
     /// A fresh drafter with its layers where the target is.
     pub(crate) fn there(&self, seat: &Seat) -> Result<DsparkDrafter<Box<dyn Backbone>>, Error> {
-        let Place::Device { vendor, graphs } = seat.place else {
+        let Place::Device(on) = seat.place else {
             return Err(Error::Device {
                 device: "layers",
                 why: "the target runs on the processor".to_owned(),
@@ -145,7 +145,7 @@ impl Pair {
             model: Arc::clone(&self.draft),
             options: Self::draft_options(),
         };
-        self.over(self.means.put(vendor, graphs, layers)?, seat)
+        self.over(self.means.put(on, layers)?, seat)
     }
 
     /// A fresh drafter whose layers run in a worker, and the worker's report.
@@ -165,7 +165,7 @@ impl Pair {
     /// Where a worker's layers run: as the target's would, or on the processor.
     #[cfg(target_os = "linux")]
     fn worker_place(&self, seat: &Seat, how: Worker) -> ipc_transport::handshake::Place {
-        let Place::Device { vendor, graphs } = seat.place else {
+        let Place::Device(On { vendor, graphs, .. }) = seat.place else {
             return ipc_transport::handshake::Place::default();
         };
         let (device, images) = self.means.place(vendor);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use device::Device;
 use device::driver::Driver;
-use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings};
+use ds4_target::on_device::{DeviceTarget, GRAPH_TOKENS, Markov, Settings, Share, equal_shares};
 use ds4_target::{Model, Options};
 use dspark_draft::backbone;
 use dspark_draft::on_device::{DeviceBackbone, GRAPH_ROWS};
@@ -25,8 +25,12 @@ pub(crate) trait Put {
     /// Tokens, or rows, up to which its passes are replayed as graphs.
     const GRAPHS: usize;
 
-    fn put<R: Driver>(self, device: &Device<R>, settings: Settings<'_>)
-    -> Result<Self::Out, Error>;
+    /// On devices of one runtime, at least one; what runs on one of several runs on the last.
+    fn put<R: Driver>(
+        self,
+        devices: &[Device<R>],
+        settings: Settings<'_>,
+    ) -> Result<Self::Out, Error>;
 }
 
 /// A fresh target, with everything that is not state poisoned.
@@ -44,7 +48,7 @@ impl Put for NewTarget<'_> {
 
     fn put<R: Driver>(
         self,
-        device: &Device<R>,
+        devices: &[Device<R>],
         settings: Settings<'_>,
     ) -> Result<Self::Out, Error> {
         let markov = self.chains.map(|draft| Markov {
@@ -52,7 +56,12 @@ impl Put for NewTarget<'_> {
             second: &draft.heads.w2,
         });
         let (model, options) = (self.model, self.options);
-        let mut target = DeviceTarget::with_chains(model, options, markov, device, settings)?;
+        let layers = equal_shares(&model, &options, markov, devices.len())?;
+        let shares = devices.iter().cloned().zip(layers);
+        let shares: Vec<Share<R>> = shares
+            .map(|(device, layers)| Share { device, layers })
+            .collect();
+        let mut target = DeviceTarget::split(model, options, markov, &shares, settings)?;
         target.poison()?;
         Ok(Box::new(target))
     }
@@ -71,10 +80,11 @@ impl Put for NewLayers {
 
     fn put<R: Driver>(
         self,
-        device: &Device<R>,
+        devices: &[Device<R>],
         settings: Settings<'_>,
     ) -> Result<Self::Out, Error> {
-        let mut layers = DeviceBackbone::new(self.model, self.options, device, settings)?;
+        let last = &devices[devices.len() - 1];
+        let mut layers = DeviceBackbone::new(self.model, self.options, last, settings)?;
         layers.blocks_mut().poison()?;
         Ok(Box::new(layers))
     }

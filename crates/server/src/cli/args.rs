@@ -180,9 +180,10 @@ pub(crate) struct ModelArgs {
     /// Threads [default: as many as the machine offers].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Device to run the model on: cpu, cuda:N or hip:N. The text is the same, only the speed differs.
+    /// Device to run the model on: cpu, cuda:N or hip:N. Several of one kind, as cuda:0,cuda:1, share its layers: equal
+    /// shares by bytes, or as named, cuda:0=0-20,cuda:1=21-42. The text is the same, only the speed differs.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: fourspark::DeviceChoice,
+    pub(crate) device: fourspark::Devices,
     /// Keep compiled kernels in this folder; without it every start on a device compiles them.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) kernel_cache: Option<PathBuf>,

@@ -18,7 +18,7 @@ pub(crate) fn options(args: &ModelArgs) -> EngineOptions {
     let switches = switching::effective();
     let (draft, draft_options) = drafting(args, switches.is_on("spec.draft"));
     let device = DeviceOptions {
-        choice: args.device,
+        choice: args.device.clone(),
         images: args.kernel_cache.clone(),
         graphs: switches.is_on("device.graphs"),
         early_launch: switches.is_on("device.early_launch"),

@@ -8,7 +8,7 @@ use fpx_quant::Format;
 use super::Pass;
 use crate::on_device::draws::Way;
 use crate::on_device::products::Input;
-use crate::on_device::weights::Weights;
+use crate::on_device::weights::Tail;
 
 impl<R: Driver> Pass<'_, R> {
     /// Logits of wanted rows `first..first + n` (at most the scratch's) into `out` `[n, n_vocab]`, and the tokens
@@ -18,7 +18,7 @@ impl<R: Driver> Pass<'_, R> {
     /// `Shape`, `Device`.
     pub(crate) fn head(
         &mut self,
-        w: &Weights,
+        w: &Tail,
         first: usize,
         n: usize,
         way: Way,

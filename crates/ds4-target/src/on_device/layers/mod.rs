@@ -63,20 +63,25 @@ impl<R: Driver> Pass<'_, R> {
         self.inputs.n
     }
 
-    /// Embedding, all layers, features.
+    /// Embedding where the model begins, the layers, features. Where others follow elsewhere, the streams stand in the
+    /// scratch's `x` afterwards; where others came before, they do so now.
     ///
     /// # Errors
     /// `Shape`, `Device`.
     pub(crate) fn layers(&mut self, w: &Weights, tapped: &[Tapped]) -> Result<(), KernelError> {
-        let e = &w.embed;
-        self.enter(e.format, e.rows, e.slot)?;
+        if let Some(e) = &w.embed {
+            self.enter(e.format, e.rows, e.slot)?;
+        }
         for (at, layer) in w.layers.iter().enumerate() {
             self.layer(at, layer)?;
             for t in tapped {
-                self.tap(at, t)?;
+                self.tap(w.first + at, t)?;
             }
         }
-        self.settle()
+        match w.tail {
+            Some(_) => self.settle(),
+            None => self.leave_stage(),
+        }
     }
 
     /// Every token's four streams are its row of a table.
@@ -95,7 +100,7 @@ impl<R: Driver> Pass<'_, R> {
         self.gpu.put(&call, &[table, self.inputs.tokens, x])
     }
 
-    /// One layer.
+    /// One layer; `at`: its place among those here.
     ///
     /// # Errors
     /// `Shape`, `Device`.

@@ -89,6 +89,17 @@ impl<R: Driver> Pass<'_, R> {
         self.gpu.put(&call, &slots)
     }
 
+    /// Merges what is open and brings the streams to where the next stage looks for them.
+    pub(super) fn leave_stage(&mut self) -> Result<(), KernelError> {
+        self.settle()?;
+        if self.streams.other {
+            let from = self.x();
+            self.streams.other = false;
+            self.gpu.copy(from, self.x())?;
+        }
+        Ok(())
+    }
+
     /// Segments of a site's dots: of few tokens with what is open merged on the way.
     fn dots(&mut self, site: &Site) -> Result<Slot, KernelError> {
         let (n, d) = (self.n(), self.meta.n_embd);
