@@ -7,25 +7,13 @@ use device::driver::Driver;
 use device::{Event, Stream};
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::Call;
-
-/// The launches of one kernel with one grid.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Clocked {
-    /// Name of the kernel.
-    pub kernel: &'static str,
-    /// Blocks along x, y, z.
-    pub grid: [u32; 3],
-    /// Launches.
-    pub launches: u64,
-    /// Milliseconds of all of them, gaps included.
-    pub millis: f64,
-}
+pub use engine_core::seams::Clocked;
 
 /// Events between launches.
 #[derive(Debug)]
 pub(crate) struct Clock<R: Driver> {
     start: Event<R>,
-    launches: Vec<(&'static str, [u32; 3], Event<R>)>,
+    launches: Vec<([&'static str; 2], [u32; 3], Event<R>)>,
 }
 
 impl<R: Driver> Clock<R> {
@@ -39,7 +27,8 @@ impl<R: Driver> Clock<R> {
     /// Marks the end of a launch.
     pub(crate) fn after(&mut self, call: &Call, stream: &Stream<R>) -> Result<(), KernelError> {
         let event = stream.record_timed()?;
-        self.launches.push((call.kernel, call.grid, event));
+        let names = [call.source, call.kernel];
+        self.launches.push((names, call.grid, event));
         Ok(())
     }
 
@@ -47,7 +36,7 @@ impl<R: Driver> Clock<R> {
     pub(crate) fn read(self) -> Result<Vec<Clocked>, KernelError> {
         let mut all: Vec<Clocked> = Vec::new();
         let mut before = self.start;
-        for (kernel, grid, event) in self.launches {
+        for ([source, kernel], grid, event) in self.launches {
             event.wait()?;
             let millis = f64::from(event.millis_since(&before)?);
             before = event;
@@ -57,6 +46,7 @@ impl<R: Driver> Clock<R> {
             match known {
                 Some(c) => (c.launches, c.millis) = (c.launches + 1, c.millis + millis),
                 None => all.push(Clocked {
+                    source,
                     kernel,
                     grid,
                     launches: 1,

@@ -420,6 +420,14 @@ impl<R: Driver> Target for DeviceTarget<R> {
         })
     }
 
+    fn clock(&mut self) -> Result<bool, Fault> {
+        Self::clock(self).map(|()| true)
+    }
+
+    fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
+        Self::clocked(self)
+    }
+
     fn residents(&self) -> Vec<Resident> {
         let drafts = self.chain.as_ref().map_or(0, |c| c.graphs.built());
         self.gpu.residents(&TARGET, self.graphs.built() + drafts)
