@@ -135,21 +135,21 @@ pub(crate) struct Placed {
 }
 
 /// Work for a device of whatever runtime.
-trait Visit {
+pub(crate) trait Visit {
     type Out;
 
     fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error>;
 }
 
 /// A device and how it is used.
-struct Opened<'a, R: Driver> {
-    device: Device<R>,
+pub(crate) struct Opened<'a, R: Driver> {
+    pub(crate) device: Device<R>,
     how: &'a DeviceOptions,
 }
 
 impl<R: Driver> Opened<'_, R> {
     /// The folder of compiled images.
-    fn cache(&self) -> Result<Option<Cache>, Error> {
+    pub(crate) fn cache(&self) -> Result<Option<Cache>, Error> {
         let cache = self.how.images.as_ref();
         let cache = cache.map(|folder| Cache::open(folder, Cache::MOST));
         Ok(cache.transpose()?)
@@ -195,7 +195,7 @@ impl<R: Driver> Opened<'_, R> {
 }
 
 /// Opens a device for some work; `None` for the processor itself.
-fn open<V: Visit>(
+pub(crate) fn open<V: Visit>(
     choice: DeviceChoice,
     how: &DeviceOptions,
     work: V,

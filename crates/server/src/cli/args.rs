@@ -170,9 +170,10 @@ pub(crate) struct SwitchesArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Model file (GGUF). Without it, the model that ships with the program.
+    /// Model file (GGUF), or made-up weights of real shapes, for speed and tests:
+    /// synth:flash|pro|tiny[,recipe=GATE_UP-DOWN-REST][,seed=N]. Without it, the model that ships with the program.
     #[arg(long, value_name = "FILE")]
-    pub(crate) model: Option<PathBuf>,
+    pub(crate) model: Option<fourspark::ModelName>,
     /// Positions of a sequence, prompt and answer together [default: 4096, or what the model was
     /// trained for].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
