@@ -86,13 +86,13 @@ fn bench_measures_made_up_weights_and_says_so() {
 #[cfg(feature = "host-exec")]
 #[test]
 fn bench_tells_families_and_reads_of_a_device() {
-    let report = report(&["--model", "synth:tiny", "--device", "host"]);
+    let there = report(&["--model", "synth:tiny", "--device", "host"]);
     let here = report(&["--model", "synth:tiny"]);
-    assert_eq!(report["model"]["fingerprint"], here["model"]["fingerprint"]);
-    assert_eq!(report["model"]["label"], "synth");
-    assert!(report["read_bytes_per_second"].as_f64().unwrap() > 1e3);
+    assert_eq!(there["model"]["fingerprint"], here["model"]["fingerprint"]);
+    assert_eq!(there["model"]["label"], "synth");
+    assert!(there["read_bytes_per_second"].as_f64().unwrap() > 1e3);
     for (cell, on_cpu) in std::iter::zip(
-        report["cells"].as_array().unwrap(),
+        there["cells"].as_array().unwrap(),
         here["cells"].as_array().unwrap(),
     ) {
         assert_eq!(cell["weight_bytes"], on_cpu["weight_bytes"], "{cell}");
@@ -158,7 +158,7 @@ fn props_and_usage_carry_the_label() {
     let answer = chat(server.address, &ask("\"max_tokens\": 2")).json();
     assert_eq!(answer["model"], whole);
     assert_eq!(answer["usage"]["fourspark"]["label"], "synth");
-    let residents = props["residency"]["residents"].to_string();
+    let residents = props["residency"]["list"].to_string();
     assert!(residents.contains("made-up weights"), "{residents}");
     server.join();
 }
