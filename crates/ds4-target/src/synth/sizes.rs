@@ -119,7 +119,7 @@ impl Sizes {
     pub(super) fn structure(&self) -> Structure {
         let ratio = |l: u32| {
             let first = self.first.get(l as usize).copied();
-            first.unwrap_or(if l % 2 == 0 { 4 } else { 128 })
+            first.unwrap_or(if l.is_multiple_of(2) { 4 } else { 128 })
         };
         Structure {
             ratios: (0..self.layers).map(ratio).collect(),
