@@ -70,6 +70,7 @@ pub const KERNELS: &[Source] = files![
     "route.cu",
     "rows.cu",
     "select.cu",
+    "synth.cu",
     "tiled.cu",
     "tiled_k.cu"
 ];

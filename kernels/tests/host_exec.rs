@@ -143,6 +143,13 @@ fn tokens_and_their_rows_equal_the_reference() {
 }
 
 #[test]
+fn made_up_weights_equal_the_definition() {
+    for seed in [0, 1, 77] {
+        check(&cases::synth::run(&mut exec(seed, Shape::Nvidia), Depth::Quick).unwrap());
+    }
+}
+
+#[test]
 fn functions_equal_the_reference() {
     check(&cases::math::run(&mut exec(0, Shape::Nvidia), Depth::Quick).unwrap());
 }

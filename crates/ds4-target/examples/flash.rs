@@ -1,13 +1,13 @@
-//! The Flash model at full size with made-up weights (label synth) on a device: load, a few tokens held against
+//! A model at full size with made-up weights (label synth, `ds4_target::synth`) on a device: load, a few tokens held against
 //! the CPU bit by bit, then what passes cost.
 //!
-//! `flash [--device cuda:0] [--cache FOLDER] [--compare N] [--chunk N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
-//! [--clock N] [--early-launch on|off]`. `--compare 0` compares nothing, `--chunk` is the tokens of the
+//! `flash [--model synth:flash] [--device cuda:0] [--cache FOLDER] [--compare N] [--chunk N] [--steps N] [--depth N,N,..] [--widths N,N,..] [--span N]
+//! [--clock N] [--early-launch on|off] [--check on|off]`. `--compare 0` compares nothing, `--check on` reads
+//! all weights back and compares them, `--chunk` is the tokens of the
 //! compared chunk; `--clock N` prints the N longest kernels of a
-//! step and of a chunk; `--early-launch off` lets no kernel start before the one ahead has ended. Shapes and names are
-//! those of the released model (`gguf::fixture`); experts are FP2 (gate, up) and FP3 (down), what antirez's mix holds in
-//! Q8_0 is FP4_FAST, the rest is stored as there. All tensors of a format share one buffer of pseudo-random blocks with
-//! scales of a weight's usual size, so that the host holds a few gigabytes; a device gets every tensor of its own.
+//! step and of a chunk; `--early-launch off` lets no kernel start before the one ahead has ended. A device makes its
+//! weights itself; what the CPU is compared with is made in the host's memory, all of it (a Flash model: 104 GB), and
+//! refused where that is not there.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -17,17 +17,16 @@ use std::time::Instant;
 use device::cache::Cache;
 use device::driver::{Driver, Kind};
 use device::{Device, cuda, hip};
+use ds4_kernels::cpu::synth::word;
 use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::synth::{Synth, SynthSource};
 use ds4_target::{CpuTarget, Model, Options};
 use engine_core::{Out, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
-
-mod synth;
-
-use synth::random;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 struct Args {
+    model: Synth,
     device: String,
     cache: Option<std::path::PathBuf>,
     compare: usize,
@@ -37,11 +36,13 @@ struct Args {
     widths: Vec<usize>,
     clock: usize,
     early_launch: bool,
+    check: bool,
     options: Options,
 }
 
 fn args() -> Result<Args> {
     let mut a = Args {
+        model: "synth:flash".parse()?,
         device: "cuda:0".into(),
         cache: None,
         compare: 3,
@@ -51,6 +52,7 @@ fn args() -> Result<Args> {
         widths: vec![1, 2, 3, 4, 5, 6, 8],
         clock: 0,
         early_launch: true,
+        check: false,
         options: Options {
             n_ctx: 16_384,
             n_seq_max: 2,
@@ -62,6 +64,7 @@ fn args() -> Result<Args> {
     while let Some(name) = given.next() {
         let value = given.next().ok_or(format!("{name}: a value is missing"))?;
         match name.as_str() {
+            "--model" => a.model = value.parse()?,
             "--device" => a.device = value,
             "--cache" => a.cache = Some(value.into()),
             "--compare" => a.compare = value.parse()?,
@@ -71,17 +74,20 @@ fn args() -> Result<Args> {
             "--depth" => a.depths = numbers(&value)?,
             "--widths" => a.widths = numbers(&value)?,
             "--clock" => a.clock = value.parse()?,
-            "--early-launch" => {
-                a.early_launch = match value.as_str() {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err("--early-launch: on or off".into()),
-                }
-            }
+            "--early-launch" => a.early_launch = switch(&name, &value)?,
+            "--check" => a.check = switch(&name, &value)?,
             _ => return Err(format!("unknown option {name}").into()),
         }
     }
     Ok(a)
+}
+
+fn switch(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{name}: on or off").into()),
+    }
 }
 
 /// Numbers between commas.
@@ -110,10 +116,9 @@ fn span(seq: SeqId, pos: usize, n: usize, want: Want) -> Span {
     }
 }
 
-fn ids(n: usize, seed: u64) -> Vec<TokenId> {
-    let mut state = seed;
-    (0..n)
-        .map(|_| (random(&mut state) % 129_280) as TokenId)
+fn ids(n: usize, seed: u64, vocab: usize) -> Vec<TokenId> {
+    (0..n as u64)
+        .map(|i| (word(seed, i) % vocab as u64) as TokenId)
         .collect()
 }
 
@@ -142,15 +147,19 @@ fn run<R: Driver>(device: &Device<R>, a: &Args) -> Result<()> {
         device.early_launch()
     );
     let start = Instant::now();
-    let model = synth::flash()?;
-    println!("made up {:.1} s", start.elapsed().as_secs_f64());
+    let model = Arc::new(Model::load(&SynthSource::new(&a.model))?);
+    println!(
+        "{}, bound in {:.1} s",
+        a.model,
+        start.elapsed().as_secs_f64()
+    );
     let cache = a.cache.as_ref().map(|f| Cache::open(f, 1 << 30));
     let (start, mut bytes) = (Instant::now(), 0);
     let settings = Settings {
         cache: cache.transpose()?,
         progress: &mut |_, total| bytes = total,
         graph_tokens: 16,
-        check: false,
+        check: a.check,
     };
     let mut t = DeviceTarget::new(Arc::clone(&model), a.options.clone(), device, settings)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -168,9 +177,14 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
     if a.compare == 0 {
         return Ok(());
     }
+    let start = Instant::now();
     let mut cpu = CpuTarget::new(Arc::clone(model), a.options.clone())?;
+    println!(
+        "the host's copy made in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
     let (x, y) = (cpu.open()?, t.open()?);
-    let ids = ids(a.chunk + a.compare + 4, 3);
+    let ids = ids(a.chunk + a.compare + 4, 3, model.meta.n_vocab);
     let (start, mut values, mut differing) = (Instant::now(), 0, 0);
     let mut at = 0;
     let steps = (0..a.compare).map(|_| (1, 1));
@@ -207,7 +221,7 @@ fn compare<R: Driver>(model: &Arc<Model>, t: &mut DeviceTarget<R>, a: &Args) -> 
 /// Prefill to a depth, then passes of the widths there, their tokens drawn on the device.
 fn at_depth<R: Driver>(t: &mut DeviceTarget<R>, depth: usize, a: &Args) -> Result<()> {
     let seq = t.open()?;
-    let ids = ids(depth.max(16), 9);
+    let ids = ids(depth.max(16), 9, t.info().n_vocab);
     let mut parts = Vec::new();
     for (at, part) in ids[..depth].chunks(t.info().span_max).enumerate() {
         let start = Instant::now();
@@ -255,7 +269,7 @@ fn width<R: Driver>(
     q: usize,
     steps: usize,
 ) -> Result<()> {
-    let ids = ids(depth.max(16), 9);
+    let ids = ids(depth.max(16), 9, t.info().n_vocab);
     let mut times = Vec::new();
     for i in 0..steps + 3 {
         let start = Instant::now();
@@ -289,7 +303,7 @@ fn clocked<R: Driver>(
     q: usize,
     most: usize,
 ) -> Result<()> {
-    let ids = ids(q, 11);
+    let ids = ids(q, 11, t.info().n_vocab);
     let mut at = t.pos(seq).map_or(depth, |pos| pos as usize);
     for clocked in [false, true] {
         if clocked {

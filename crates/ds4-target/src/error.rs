@@ -146,6 +146,18 @@ pub enum LoadError {
         /// Bytes in all.
         total: u64,
     },
+    /// Made-up weights do not fit the host.
+    #[error(
+        "{model}: its made-up weights need {needed} bytes of the host's memory, {available} are available"
+    )]
+    HostMemory {
+        /// The model.
+        model: String,
+        /// Bytes of all tensors that would be made.
+        needed: u64,
+        /// Bytes that the system or the process's control group still gives.
+        available: u64,
+    },
     /// A shape no kernel takes, or a device that failed.
     #[error(transparent)]
     Kernel(#[from] ds4_kernels::KernelError),

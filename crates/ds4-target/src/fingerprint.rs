@@ -154,10 +154,11 @@ impl Fingerprint {
             for n in &t.shape {
                 self.int(*n);
             }
-            let bytes = t.bytes.as_slice();
-            self.text(&t.format.to_string()).int(bytes.len() as u64);
-            self.0.update(&bytes[..bytes.len().min(SAMPLE)]);
-            self.0.update(&bytes[bytes.len().saturating_sub(SAMPLE)..]);
+            let len = t.bytes.len();
+            self.text(&t.format.to_string()).int(len as u64);
+            self.0.update(&t.bytes.part(0..len.min(SAMPLE)));
+            self.0
+                .update(&t.bytes.part(len.saturating_sub(SAMPLE)..len));
         }
         self
     }

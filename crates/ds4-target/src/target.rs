@@ -15,6 +15,7 @@ use crate::error::LoadError;
 use crate::fingerprint;
 use crate::layers::{Ctx, Ropes, Scratch, attention, hc, moe};
 use crate::linear::{Counters, Input, Job, run};
+use crate::made;
 use crate::meta::{Ds4Meta, Ratio};
 use crate::pool::Pool;
 use crate::profile::Family;
@@ -101,6 +102,7 @@ impl CpuTarget {
     /// `Option` if the options do not fit the model.
     pub fn new(model: Arc<Model>, options: Options) -> Result<Self, LoadError> {
         options.check(&model.meta)?;
+        made::make(&model.weights)?;
         let m = &model.meta;
         let shape = StateShape::new(m, options.n_ctx, options.verify_max, options.kv_sim);
         let info = options.info(&model);

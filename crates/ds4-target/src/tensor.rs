@@ -36,15 +36,21 @@ impl Tensor {
     /// If the rows are outside the tensor.
     #[must_use]
     pub fn sub(&self, first: usize, rows: usize) -> Matrix<'_> {
-        let row_bytes = self.bytes.as_slice().len() / self.rows;
+        let row_bytes = self.bytes.len() / self.rows;
         let data = &self.bytes.as_slice()[first * row_bytes..(first + rows) * row_bytes];
         Matrix::new(self.format, rows, self.k, data).expect("the shape was checked when bound")
     }
 
-    /// Bytes of the rows.
+    /// The rows, as they are stored; made now if they are made up.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_slice()
+    }
+
+    /// The rows, made or not.
+    #[must_use]
+    pub fn stored(&self) -> &Bytes {
+        &self.bytes
     }
 
     /// Decodes row `row` into `out`, `[k]`.
@@ -52,8 +58,10 @@ impl Tensor {
     /// # Panics
     /// If there is no such row.
     pub fn decode(&self, row: usize, out: &mut [f32]) {
-        decode_row(self.format, self.sub(row, 1).data(), out)
-            .expect("the shape was checked when bound");
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let len = self.bytes.len() / self.rows;
+        let data = self.bytes.part(row * len..(row + 1) * len);
+        decode_row(self.format, &data, out).expect("the shape was checked when bound");
     }
 }
 
@@ -127,7 +135,7 @@ impl<'a> Binder<'a> {
     pub fn matrix(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         let raw = self.raw(name, shape)?;
         let rows = shape[1..].iter().product();
-        if let Err(e) = Matrix::new(raw.format, rows, shape[0], raw.bytes.as_slice()) {
+        if let Err(e) = Matrix::check(raw.format, rows, shape[0], raw.bytes.len()) {
             return Err(self.bad_format(
                 name,
                 format!(

@@ -151,6 +151,26 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// All matrices; vectors and routing tables were decoded when they were bound.
+    pub(crate) fn tensors(&self) -> Vec<&Tensor> {
+        let mut all = vec![&self.embed, &self.head, &self.hc_head.mix];
+        for l in &self.layers {
+            let (a, m) = (&l.attn, &l.moe);
+            all.extend([&l.hc_attn.mix, &l.hc_ffn.mix]);
+            all.extend([&a.q_a, &a.q_b, &a.kv, &a.o_a, &a.o_b]);
+            all.extend([&m.router, &m.gate, &m.up, &m.down]);
+            all.extend([&m.shared_gate, &m.shared_up, &m.shared_down]);
+            let indexer = l.indexer.as_ref();
+            all.extend(indexer.iter().flat_map(|i| [&i.q_b, &i.proj]));
+            let compressors = [l.compressor.as_ref(), indexer.map(|i| &i.compressor)];
+            let compressors = compressors.into_iter().flatten();
+            all.extend(compressors.flat_map(|c| [&c.key, &c.gate]));
+        }
+        all
+    }
+}
+
 /// Whether a tensor belongs to an MTP block, which the target ignores (ruling D22): its own prefix,
 /// or the block after the last layer if that holds MTP tensors. A plain extra block is unknown.
 fn is_mtp(name: &str, source: &dyn Source, n_layer: usize) -> bool {

@@ -6,9 +6,6 @@
 //! Matrices are FP4_FAST, router and Markov head F16. Made-up candidates are never accepted: only times mean anything.
 #![allow(clippy::print_stdout)]
 
-#[path = "../../ds4-target/examples/synth/mod.rs"]
-mod synth;
-
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,9 +13,12 @@ use std::time::Instant;
 use device::cache::Cache;
 use device::driver::{Driver, Kind};
 use device::{Device, cuda, hip};
+use ds4_kernels::cpu::synth::word;
+use ds4_target::Model;
 use ds4_target::on_device::{DeviceTarget, Markov, Settings};
 use ds4_target::pool::Pool;
 use ds4_target::source::{MetaValue, RawTensor, Source};
+use ds4_target::synth::{self, Synth, SynthSource};
 use dspark_draft::backbone::{LocalBackbone, Options};
 use dspark_draft::drafter::DsparkDrafter;
 use dspark_draft::on_device::DeviceBackbone;
@@ -29,6 +29,8 @@ use fpx_quant::Format;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// What the weights are made from.
+const SEED: u64 = 0;
 const ARCH: &str = "deepseek4-dflash-draft";
 const STAGES: usize = 3;
 const D: u64 = 4096;
@@ -37,8 +39,7 @@ const RANK: u64 = 256;
 const CAPTURE: [i64; STAGES] = [40, 41, 42];
 
 /// The drafter's table.
-#[derive(Default)]
-struct Drafts(synth::Buffers);
+struct Drafts;
 
 /// Whole numbers by key.
 const SIZES: &[(&str, i64)] = &[
@@ -145,13 +146,13 @@ impl Source for Drafts {
 
     fn tensor(&self, name: &str) -> Option<RawTensor> {
         let stage = name.strip_prefix("blk.").and_then(|n| n.split_once('.'));
-        let (table, name) = match stage {
-            Some((n, name)) if n.parse::<usize>().ok()? < STAGES => (STAGE, name),
+        let (table, short) = match stage {
+            Some((n, short)) if n.parse::<usize>().ok()? < STAGES => (STAGE, short),
             Some(_) => return None,
             None => (WHOLE, name),
         };
-        let (_, shape, format) = table.iter().find(|(n, ..)| *n == name)?;
-        self.0.tensor(shape.to_vec(), *format)
+        let (_, shape, format) = table.iter().find(|(n, ..)| *n == short)?;
+        synth::tensor(SEED, name, shape.to_vec(), *format)
     }
 
     fn tensor_names(&self) -> Vec<String> {
@@ -203,7 +204,7 @@ fn args() -> Result<Args> {
 fn main() -> Result<()> {
     let a = args()?;
     const NAMES: &str = "--device: cuda:N or hip:N";
-    let model = Arc::new(DraftModel::load(&Drafts::default())?);
+    let model = Arc::new(DraftModel::load(&Drafts)?);
     match Kind::of_name(&a.device) {
         Some((Kind::Cuda, n)) => run(
             &cuda::runtime(&cuda::Settings::default())?.open(n)?,
@@ -221,9 +222,8 @@ fn main() -> Result<()> {
 
 /// Values between -1 and 1.
 fn values(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let mut value = || (synth::random(&mut state) >> 40) as f32 / 8_388_608.0 - 1.0;
-    (0..n).map(|_| value()).collect()
+    let value = |i| (word(seed, i) >> 40) as f32 / 8_388_608.0 - 1.0;
+    (0..n as u64).map(value).collect()
 }
 
 fn ask(seq: u32, pos: Pos, depth: u32) -> Ask {
@@ -406,12 +406,14 @@ fn target<R: Driver>(
         graph_tokens: 16,
         check: false,
     };
+    let name: Synth = "synth:flash".parse()?;
+    let flash = Arc::new(Model::load(&SynthSource::new(&name))?);
     let markov = Markov {
         first: &draft.heads.w1,
         second: &draft.heads.w2,
     };
     let markov = Some(markov);
-    let target = DeviceTarget::with_chains(synth::flash()?, options, markov, device, settings)?;
+    let target = DeviceTarget::with_chains(flash, options, markov, device, settings)?;
     let seconds = start.elapsed().as_secs_f64();
     println!("loaded a target of full size in {seconds:.1} s");
     Ok(target)
@@ -431,10 +433,10 @@ fn beside<R: Driver>(
     drafter.close(seq);
     let tap = drafter.tap();
     let n = 256;
-    let mut state = 3;
+    let mut drawn = 0..;
     let mut ids = |n: usize| -> Vec<TokenId> {
-        let mut id = || (synth::random(&mut state) % VOCAB) as TokenId;
-        (0..n).map(|_| id()).collect()
+        let id = |i| (word(3, i) % VOCAB) as TokenId;
+        drawn.by_ref().take(n).map(id).collect()
     };
     let prompt = ids(n);
     pass(&mut t, &mut drafter, seq, &prompt, &tap)?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use device::hip;
 use ds4_target::on_device::{DeviceTarget, Settings};
+use ds4_target::synth::SynthSource;
 use ds4_target::{CpuTarget, GgufSource, Model, Options};
 use engine_core::{Out, Pos, SeqId, Span, Tap, Target, TokenId, Want};
 
@@ -95,4 +96,36 @@ fn both_devices_give_the_bits_of_the_cpu_and_read_each_other_s_state() {
         pass(&mut devices[1], there, &ids[at..=at], 1) == want,
         "after a move"
     );
+}
+
+/// Through the real HIP module, in a hostile order: the weights that a device makes are read back and compared, and give the
+/// processor's bits.
+#[test]
+fn a_device_makes_the_weights_of_a_made_up_model() {
+    let source = SynthSource::new(&"synth:tiny,seed=2".parse().unwrap());
+    let model = Arc::new(Model::load(&source).unwrap());
+    let device = hip::runtime(&common::settings()).unwrap().open(0).unwrap();
+    let options = Options {
+        n_ctx: 64,
+        n_seq_max: 1,
+        verify_max: 4,
+        span_max: 16,
+        kv_sim: true,
+        threads: 1,
+    };
+    let settings = Settings {
+        cache: None,
+        progress: &mut |_, _| {},
+        graph_tokens: 4,
+        check: true,
+    };
+    let mut cpu = CpuTarget::new(Arc::clone(&model), options.clone()).unwrap();
+    let mut there = DeviceTarget::new(model, options, &device, settings).unwrap();
+    let seq = cpu.open().unwrap();
+    assert_eq!(there.open().unwrap(), seq);
+    for tokens in [&[5u32, 4000, 77, 9, 9, 1234][..], &[3]] {
+        let want = pass(&mut cpu, seq, tokens, tokens.len());
+        assert!(pass(&mut there, seq, tokens, tokens.len()) == want);
+    }
+    assert!(saved(&there, seq) == saved(&cpu, seq));
 }

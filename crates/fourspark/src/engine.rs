@@ -1,6 +1,5 @@
 //! A loaded model with its engine thread: prompts in, answers out.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use crate::answer::{AnswerStream, Event};
 use crate::error::Error;
 use crate::feature::Feature;
 use crate::model::{EngineOptions, EngineParts, ModelInfo};
+use crate::origin::ModelName;
 use crate::parking::{self, Known, Parked, Residency, Unparked};
 use crate::prompt::{ChatRequest, Generate, Prepared, Reading};
 use crate::reader::Reader;
@@ -35,14 +35,15 @@ struct Inner {
 }
 
 impl Engine {
-    /// Loads a model file. It stays mapped: it must not be changed while the engine lives.
+    /// Loads a model. A file stays mapped: it must not be changed while the engine lives.
     ///
     /// # Errors
-    /// `File`, `Model`, `Text`, `Thread`, naming the file and what was expected.
-    pub fn load(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
-        let (path, options) = (path.as_ref().to_path_buf(), options.clone());
+    /// `File`, `Model`, `Text`, `Thread`, naming the file and what was expected; `NoTokenizer`.
+    pub fn load(name: impl Into<ModelName>, options: &EngineOptions) -> Result<Self, Error> {
+        let (name, options) = (name.into(), options.clone());
         let (limits, idle) = (options.limits, options.park_idle);
-        Self::with_loader(move || EngineParts::load(&path, &options), limits, idle)
+        let make = move || EngineParts::load(name.clone(), &options);
+        Self::with_loader(make, limits, idle)
     }
 
     /// Starts an engine over what `make` gives. Its model can be given up ([`Self::park`]): `make` is then called again,

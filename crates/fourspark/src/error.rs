@@ -70,6 +70,19 @@ pub enum Error {
         /// Where it could have been.
         looked: Vec<PathBuf>,
     },
+    /// Made-up weights have no tokenizer of their own.
+    #[error(
+        "{model}: made-up weights have no tokenizer, and the shipped model's has {shipped} tokens instead of {tokens}: \
+         such a model can be measured, not asked"
+    )]
+    NoTokenizer {
+        /// The model.
+        model: String,
+        /// Tokens of its vocabulary.
+        tokens: usize,
+        /// Tokens of the shipped model's.
+        shipped: usize,
+    },
     /// The processor lacks the vector instructions asked for, or there are none of that name.
     #[error("cpu.isa = {got}: this processor has auto, {}", .expected.join(", "))]
     NoSuchIsa {

@@ -35,6 +35,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`model`] | options, loading, what is loaded |
+//! | [`origin`] | which model: a file, or made-up weights by name |
 //! | [`engine`] | [`Engine`]: prompts in, answers out |
 //! | [`parking`] | giving the model up and loading it again |
 //! | [`progress`] | who hears of a model's way onto a device |
@@ -62,6 +63,7 @@ pub mod engine;
 pub mod error;
 pub mod feature;
 pub mod model;
+pub mod origin;
 pub mod parking;
 pub mod placement;
 pub mod progress;
@@ -81,7 +83,8 @@ pub use drafting::{
 pub use engine::Engine;
 pub use error::Error;
 pub use feature::Feature;
-pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat};
+pub use model::{EngineOptions, EngineParts, ModelInfo, RoleFormat, TargetParts};
+pub use origin::ModelName;
 pub use parking::{Parked, Residency, Unparked};
 pub use progress::{Progress, Upload};
 pub use prompt::{ChatRequest, Generate, Prepared};

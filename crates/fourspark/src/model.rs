@@ -1,6 +1,5 @@
-//! From a file to the parts of an engine: the target, its tokenizer, and what may be known of both.
+//! From a file, or a name, to the parts of an engine: the target, its tokenizer, and what may be known of both.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use text::{Generation, PromptFormat, Tokenizer};
 
 use crate::drafting::{self, Draft, DraftInfo, DraftOptions};
 use crate::error::Error;
+use crate::origin::{ModelName, Origin};
 use crate::placement::{self, DeviceInfo, DeviceOptions};
 use crate::vocab::Vocab;
 
@@ -86,12 +86,12 @@ impl EngineOptions {
         Ok(self.for_context(meta.n_ctx_train))
     }
 
-    /// Positions that the target in a file was trained for.
+    /// Positions that a target was trained for.
     ///
     /// # Errors
-    /// `Model` if the file is no target.
-    pub fn trained_for(&self, file: &Gguf) -> Result<usize, Error> {
-        let meta = Ds4Meta::read(&GgufSource::new(file.clone()))?;
+    /// `File`; `Model` if the file is no target.
+    pub fn trained_for(&self, name: &ModelName) -> Result<usize, Error> {
+        let meta = Ds4Meta::read(Origin::open(name, self)?.source())?;
         Ok(usize::try_from(meta.n_ctx_train).unwrap_or(usize::MAX))
     }
 
@@ -129,6 +129,8 @@ pub struct ModelInfo {
     pub name: String,
     /// The file, if the model came from one.
     pub file: Option<PathBuf>,
+    /// `synth` for made-up weights, which say nothing and whose figures are no model's; `None` for a file's.
+    pub label: Option<&'static str>,
     /// Digest of hyper-parameters, tensor table and samples of every tensor, hexadecimal.
     pub fingerprint: String,
     /// Bytes of all tensors.
@@ -153,7 +155,7 @@ pub struct ModelInfo {
     pub kv_sim: bool,
     /// The promise about output bits.
     pub class: NumericClass,
-    /// The prompt format's generation, as `Preview` or `V0731`.
+    /// The prompt format's generation, as `Preview` or `V0731`; `none` without a tokenizer.
     pub generation: String,
     /// How the generation was chosen, if the file does not say it in a way this build knows.
     pub generation_remark: Option<String>,
@@ -187,17 +189,34 @@ impl std::fmt::Debug for EngineParts {
     }
 }
 
-impl EngineParts {
-    /// Loads a model file. It stays mapped: it must not be changed while the target lives.
+/// A model on its device, without a tokenizer: what can be measured but not asked.
+pub struct TargetParts {
+    /// The model.
+    pub target: Box<dyn Target + Send>,
+    /// What proposes tokens to it, if anything.
+    pub speculation: Option<Speculation>,
+    /// What may be known; without a prompt format.
+    pub info: ModelInfo,
+}
+
+impl std::fmt::Debug for TargetParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TargetParts({})", self.info.name)
+    }
+}
+
+impl TargetParts {
+    /// Loads a model. A file stays mapped: it must not be changed while the target lives.
     ///
     /// # Errors
-    /// `File`, `Model`, `Text`, naming the file and what was expected; `Draft` for a drafter that does not
-    /// fit, or options of drafting that cannot work together.
-    pub fn load(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
-        let source = GgufSource::new(options.open(path)?);
-        // The model first: of a file of another architecture its name says most.
-        let model = Arc::new(Model::load(&source)?);
-        let vocab = Vocab::of(source.file().metadata())?;
+    /// As [`EngineParts::load`], without `Text` and `NoTokenizer`.
+    pub fn load(name: impl Into<ModelName>, options: &EngineOptions) -> Result<Self, Error> {
+        let origin = Origin::open(&name.into(), options)?;
+        let model = Arc::new(Model::load(origin.source())?);
+        Self::of(&origin, model, options)
+    }
+
+    fn of(origin: &Origin, model: Arc<Model>, options: &EngineOptions) -> Result<Self, Error> {
         let ctx_train = model.meta.n_ctx_train;
         let run = options.for_context(ctx_train);
         let (threads, kv_sim) = (run.threads, run.kv_sim);
@@ -209,19 +228,34 @@ impl EngineParts {
         let load = |opened| drafting::load(opened, how, device, &placed, n);
         let drafting = opened.map(load).transpose()?;
         let (speculation, draft) = drafting.unzip();
-        let mut parts = Self::assemble(placed.target, vocab);
-        let (file, info) = (source.file(), &mut parts.info);
-        info.name = display_name(file);
-        info.file = Some(file.path().to_path_buf());
-        info.tensor_bytes = file.tensor_bytes();
-        info.formats = formats(file);
+        let mut info = info_of(&*placed.target);
+        origin.describe(&mut info);
         info.ctx_train = ctx_train;
         info.threads = threads;
         info.kv_sim = kv_sim;
         info.device = placed.device;
         info.draft = draft;
-        parts.speculation = speculation;
-        Ok(parts)
+        Ok(Self {
+            target: placed.target,
+            speculation,
+            info,
+        })
+    }
+}
+
+impl EngineParts {
+    /// Loads a model. A file stays mapped: it must not be changed while the target lives.
+    ///
+    /// # Errors
+    /// `File`, `Model`, `Text`, naming the file and what was expected; `NoTokenizer` for made-up weights of another
+    /// vocabulary than the shipped model's; `Draft` for a drafter that does not fit, or options of drafting that cannot work
+    /// together.
+    pub fn load(name: impl Into<ModelName>, options: &EngineOptions) -> Result<Self, Error> {
+        let origin = Origin::open(&name.into(), options)?;
+        // The model first: of a file of another architecture its name says most.
+        let model = Arc::new(Model::load(origin.source())?);
+        let vocab = origin.vocab(options)?;
+        Ok(Self::with(TargetParts::of(&origin, model, options)?, vocab))
     }
 
     /// The parts of an engine over any target.
@@ -235,16 +269,24 @@ impl EngineParts {
         name: &str,
     ) -> Result<Self, Error> {
         let vocab = Vocab::with(tokenizer, generation)?;
-        let mut parts = Self::assemble(target, vocab);
-        parts.info.name = name.to_owned();
-        Ok(parts)
-    }
-
-    fn assemble(target: Box<dyn Target + Send>, vocab: Vocab) -> Self {
-        Self {
-            info: info_of(&*target, &vocab),
+        let mut info = info_of(&*target);
+        info.name = name.to_owned();
+        let parts = TargetParts {
             target,
             speculation: None,
+            info,
+        };
+        Ok(Self::with(parts, vocab))
+    }
+
+    fn with(parts: TargetParts, vocab: Vocab) -> Self {
+        let mut info = parts.info;
+        info.generation = format!("{:?}", vocab.format.generation());
+        info.generation_remark = vocab.remark;
+        Self {
+            target: parts.target,
+            speculation: parts.speculation,
+            info,
             tokenizer: vocab.tokenizer,
             format: vocab.format,
             stop_tokens: vocab.stop_tokens,
@@ -253,11 +295,12 @@ impl EngineParts {
     }
 }
 
-fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
+fn info_of(target: &dyn Target) -> ModelInfo {
     let info = target.info();
     ModelInfo {
         name: String::new(),
         file: None,
+        label: None,
         fingerprint: info
             .fingerprint
             .iter()
@@ -274,46 +317,9 @@ fn info_of(target: &dyn Target, vocab: &Vocab) -> ModelInfo {
         threads: 1,
         kv_sim: true,
         class: info.class,
-        generation: format!("{:?}", vocab.format.generation()),
-        generation_remark: vocab.remark.clone(),
+        generation: "none".to_owned(),
+        generation_remark: None,
         device: None,
         draft: None,
     }
-}
-
-/// `general.name`, or the file's name when that is missing, empty or not fit to be shown.
-fn display_name(file: &Gguf) -> String {
-    let fit = |name: &&str| {
-        let name = name.trim();
-        !name.is_empty() && name.len() <= 128 && !name.chars().any(char::is_control)
-    };
-    let given = file.metadata().find_str("general.name").ok().flatten();
-    match given.filter(fit) {
-        Some(name) => name.trim().to_owned(),
-        None => file
-            .path()
-            .file_stem()
-            .map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned()),
-    }
-}
-
-fn formats(file: &Gguf) -> Vec<RoleFormat> {
-    let mut sums: BTreeMap<(String, String), (usize, u64)> = BTreeMap::new();
-    for tensor in file.tensors() {
-        let name = match tensor.name.strip_prefix("blk.") {
-            Some(rest) => rest.split_once('.').map_or(rest, |(_, name)| name),
-            None => &tensor.name,
-        };
-        let role = name.strip_suffix(".weight").unwrap_or(name).to_owned();
-        let sum = sums.entry((role, tensor.format.to_string())).or_default();
-        *sum = (sum.0 + 1, sum.1 + tensor.bytes() as u64);
-    }
-    sums.into_iter()
-        .map(|((role, format), (tensors, bytes))| RoleFormat {
-            role,
-            format,
-            tensors,
-            bytes,
-        })
-        .collect()
 }

@@ -235,7 +235,13 @@ fn files(info: &ModelInfo) -> Vec<Resident> {
         let place = format!("file {}", file.display());
         Resident::new(what, place, bytes).noted(NOTE)
     });
-    mapped.collect()
+    mapped.chain(made(info)).collect()
+}
+
+/// Weights that were made up on the processor; a device makes and counts its own.
+fn made(info: &ModelInfo) -> Option<Resident> {
+    let here = info.label.is_some() && info.device.is_none();
+    here.then(|| Resident::new("made-up weights", "host", info.tensor_bytes))
 }
 
 const WORKER: &str = "draft worker";

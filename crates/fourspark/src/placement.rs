@@ -148,15 +148,15 @@ pub(crate) struct Placed {
 }
 
 /// Work for a device of whatever runtime.
-trait Visit {
+pub(crate) trait Visit {
     type Out;
 
     fn visit<R: Driver>(self, opened: Opened<'_, R>) -> Result<Self::Out, Error>;
 }
 
 /// Devices of one runtime, at least one, and how they are used.
-struct Opened<'a, R: Driver> {
-    devices: Vec<Device<R>>,
+pub(crate) struct Opened<'a, R: Driver> {
+    pub(crate) devices: Vec<Device<R>>,
     how: &'a DeviceOptions,
 }
 
@@ -167,7 +167,7 @@ impl<R: Driver> Opened<'_, R> {
     }
 
     /// The folder of compiled images.
-    fn cache(&self) -> Result<Option<Cache>, Error> {
+    pub(crate) fn cache(&self) -> Result<Option<Cache>, Error> {
         let cache = self.how.images.as_ref();
         let cache = cache.map(|folder| Cache::open(folder, Cache::MOST));
         Ok(cache.transpose()?)
@@ -232,7 +232,7 @@ impl<R: Driver> Opened<'_, R> {
 }
 
 /// Opens devices of one kind for some work; `None` for the processor itself.
-fn open<V: Visit>(
+pub(crate) fn open<V: Visit>(
     choices: &[DeviceChoice],
     how: &DeviceOptions,
     work: V,

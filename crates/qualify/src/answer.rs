@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use crate::hash;
+use crate::profile::Label;
 use crate::run::Run;
 
 /// Seconds as whole microseconds.
@@ -70,9 +71,15 @@ impl Answer {
     }
 }
 
-/// Fills a run from an answer.
-pub(crate) fn take(run: &mut Run, text: &str) -> Result<(), String> {
+/// Fills a run of a profile with a label from an answer. Made-up weights are never taken for a model.
+pub(crate) fn take(run: &mut Run, text: &str, label: Label) -> Result<(), String> {
     let answer = Answer(serde_json::from_str(text).map_err(|e| format!("the answer: {e}"))?);
+    let made_up = answer.0.pointer("/model/label").and_then(Value::as_str);
+    if let (Some(got), false) = (made_up, label == Label::Synth) {
+        return Err(format!(
+            "the model has the label {got}, the profile {label:?}"
+        ));
+    }
     run.prompt_blake3 = answer.ids("/prompt_ids")?;
     run.ids_blake3 = answer.ids("/ids")?;
     run.text_blake3 = hash::text(&answer.word("/text")?);
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn an_answer_is_taken_whole_or_not() {
         let mut run = blank(vec![], vec![]);
-        take(&mut run, &answer().to_string()).unwrap();
+        take(&mut run, &answer().to_string(), Label::Tiny).unwrap();
         assert_eq!(
             (run.prefill_us, run.decode_us, run.proposed),
             (500_000, 250_000, 4)
@@ -158,7 +165,8 @@ mod tests {
         ] {
             let mut less = answer();
             *less.pointer_mut(path).unwrap() = Value::Null;
-            let error = take(&mut blank(vec![], vec![]), &less.to_string()).unwrap_err();
+            let error =
+                take(&mut blank(vec![], vec![]), &less.to_string(), Label::Tiny).unwrap_err();
             assert!(error.contains(path), "{error}");
         }
     }
@@ -170,11 +178,12 @@ mod tests {
             let mut less = answer();
             less["counters"][path] = Value::Null;
             let mut run = blank(vec![], vec![]);
-            take(&mut run, &less.to_string()).unwrap();
+            take(&mut run, &less.to_string(), Label::Tiny).unwrap();
             let unknown = [run.weight_bytes, run.launches, run.stalls];
             assert_eq!(unknown.iter().filter(|n| n.is_none()).count(), 1, "{path}");
             less["counters"].as_object_mut().unwrap().remove(path);
-            let error = take(&mut blank(vec![], vec![]), &less.to_string()).unwrap_err();
+            let error =
+                take(&mut blank(vec![], vec![]), &less.to_string(), Label::Tiny).unwrap_err();
             assert!(error.contains(path), "{error}");
         }
     }
@@ -184,7 +193,7 @@ mod tests {
         let mut fell = answer();
         fell["counters"]["fallbacks"] = serde_json::json!({"target": 3, "pass_faults": 1});
         let mut run = blank(vec![], vec![]);
-        take(&mut run, &fell.to_string()).unwrap();
+        take(&mut run, &fell.to_string(), Label::Tiny).unwrap();
         assert_eq!(run.fallbacks, ["pass_faults: 1", "target: 3"]);
     }
 
@@ -193,7 +202,19 @@ mod tests {
         let mut lost = answer();
         lost["counters"]["drafter_lost"] = "gone".into();
         let mut run = blank(vec![], vec![]);
-        take(&mut run, &lost.to_string()).unwrap();
+        take(&mut run, &lost.to_string(), Label::Tiny).unwrap();
         assert_eq!(run.fallbacks, ["the drafter was lost: gone"]);
+    }
+
+    #[test]
+    fn made_up_weights_are_taken_for_no_model() {
+        let mut made = answer();
+        made["model"]["label"] = "synth".into();
+        let read = |label| take(&mut blank(vec![], vec![]), &made.to_string(), label);
+        for label in [Label::Tiny, Label::Real] {
+            let error = read(label).unwrap_err();
+            assert!(error.contains("the model has the label synth"), "{error}");
+        }
+        read(Label::Synth).unwrap();
     }
 }

@@ -52,7 +52,7 @@ impl Runner for Process {
         (run.throttled, run.heat) = heat::between(&cool, &heat::read(&self.sys));
         let around = |(before, after)| card::Around { before, after };
         run.gpu = idle.zip(look()).map(around);
-        match answer.and_then(|text| take(&mut run, &text)) {
+        match answer.and_then(|text| take(&mut run, &text, profile.label)) {
             Ok(()) => run.ok = true,
             Err(why) => run.error = why,
         }

@@ -22,6 +22,7 @@ pub mod norm;
 pub mod reference;
 pub mod route;
 pub mod rows;
+pub mod synth;
 pub mod tiled;
 
 pub use compare::{Outcome, compare_bytes, compare_f32};
@@ -101,6 +102,7 @@ pub fn families<R: Runner>() -> Vec<(&'static str, List<R>)> {
         ("tiled", tiled::run),
         ("grouped", grouped::run),
         ("head", head::run),
+        ("synth", synth::run),
         ("math", math::run),
     ]
 }

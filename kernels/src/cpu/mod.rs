@@ -55,6 +55,7 @@ mod rope;
 mod round;
 mod route;
 mod select;
+pub mod synth;
 
 pub use attend::{AttendScratch, KEY_CHUNK, attend};
 pub use compress::{Entry, pool_row};

@@ -18,6 +18,7 @@ pub mod math;
 pub mod norm;
 pub mod route;
 pub mod rows;
+pub mod synth;
 pub mod tiled;
 
 use crate::KernelError;

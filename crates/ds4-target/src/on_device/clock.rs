@@ -7,25 +7,13 @@ use device::driver::Driver;
 use device::{Event, Stream};
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::Call;
-
-/// The launches of one kernel with one grid.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Clocked {
-    /// Name of the kernel.
-    pub kernel: &'static str,
-    /// Blocks along x, y, z.
-    pub grid: [u32; 3],
-    /// Launches.
-    pub launches: u64,
-    /// Milliseconds of all of them, gaps included.
-    pub millis: f64,
-}
+pub use engine_core::seams::Clocked;
 
 /// Events between launches.
 #[derive(Debug)]
 pub(crate) struct Clock<R: Driver> {
     start: Event<R>,
-    launches: Vec<(&'static str, [u32; 3], Event<R>)>,
+    launches: Vec<([&'static str; 2], [u32; 3], Event<R>)>,
 }
 
 impl<R: Driver> Clock<R> {
@@ -39,7 +27,8 @@ impl<R: Driver> Clock<R> {
     /// Marks the end of a launch.
     pub(crate) fn after(&mut self, call: &Call, stream: &Stream<R>) -> Result<(), KernelError> {
         let event = stream.record_timed()?;
-        self.launches.push((call.kernel, call.grid, event));
+        let names = [call.source, call.kernel];
+        self.launches.push((names, call.grid, event));
         Ok(())
     }
 
@@ -47,9 +36,10 @@ impl<R: Driver> Clock<R> {
     pub(crate) fn read(self) -> Result<Vec<Clocked>, KernelError> {
         let mut all = Vec::new();
         let mut before = self.start;
-        for (kernel, grid, event) in self.launches {
+        for ([source, kernel], grid, event) in self.launches {
             event.wait()?;
             all.push(Clocked {
+                source,
                 kernel,
                 grid,
                 launches: 1,
@@ -57,26 +47,24 @@ impl<R: Driver> Clock<R> {
             });
             before = event;
         }
-        Ok(Clocked::together(all))
+        Ok(together(all))
     }
 }
 
-impl Clocked {
-    /// Launches of a kernel and grid as one, the longest first.
-    pub(super) fn together(each: Vec<Self>) -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
-        for one in each {
-            let known = all
-                .iter_mut()
-                .find(|c| (c.kernel, c.grid) == (one.kernel, one.grid));
-            match known {
-                Some(c) => {
-                    (c.launches, c.millis) = (c.launches + one.launches, c.millis + one.millis);
-                }
-                None => all.push(one),
+/// Launches of a kernel and grid as one, the longest first.
+pub(super) fn together(each: Vec<Clocked>) -> Vec<Clocked> {
+    let mut all: Vec<Clocked> = Vec::new();
+    for one in each {
+        let known = all
+            .iter_mut()
+            .find(|c| (c.kernel, c.grid) == (one.kernel, one.grid));
+        match known {
+            Some(c) => {
+                (c.launches, c.millis) = (c.launches + one.launches, c.millis + one.millis);
             }
+            None => all.push(one),
         }
-        all.sort_by(|a, b| b.millis.total_cmp(&a.millis));
-        all
     }
+    all.sort_by(|a, b| b.millis.total_cmp(&a.millis));
+    all
 }

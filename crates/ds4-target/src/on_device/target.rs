@@ -17,7 +17,7 @@ use engine_core::{Fault, Pos, Rows, SeqId, Span, Target, Ticket, TokenId};
 use sampling::Sampler;
 
 use super::chain::Chain;
-use super::clock::Clocked;
+use super::clock::{Clocked, together};
 use super::counts::clear;
 use super::draws::{Answers, put};
 use super::edge::{Crossing, Edge};
@@ -111,7 +111,7 @@ impl<R: Driver> DeviceTarget<R> {
             let read = stage.gpu.read_clock().map_err(|e| lost(&stage.gpu, &e))?;
             all.extend(read);
         }
-        Ok(Clocked::together(all))
+        Ok(together(all))
     }
 
     /// Fills everything that is not state of an open sequence with NaN patterns; for tests. Open sequences lose
@@ -272,6 +272,14 @@ impl<R: Driver> Target for DeviceTarget<R> {
             fallbacks: counts.host_draws + counts.host_chains + counts.staged,
             stalls: 0,
         })
+    }
+
+    fn clock(&mut self) -> Result<bool, Fault> {
+        Self::clock(self).map(|()| true)
+    }
+
+    fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
+        Self::clocked(self)
     }
 
     fn residents(&self) -> Vec<Resident> {

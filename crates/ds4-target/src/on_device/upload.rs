@@ -1,4 +1,5 @@
-//! Weights into their slots: once, through pinned memory, put into tile order on the device.
+//! Weights into their slots: once, through pinned memory or, where they are made up, made there; put into tile order on
+//! the device.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,6 +9,7 @@ use std::thread;
 use device::driver::Driver;
 use device::{Place, View};
 use ds4_kernels::KernelError;
+use ds4_kernels::launch::synth;
 use ds4_kernels::launch::tiled::{self, Stack};
 use engine_core::mutant::mutant;
 use fpx_quant::validate_row_data;
@@ -18,7 +20,11 @@ use super::weights::{Plan, What};
 use crate::error::LoadError;
 
 /// Bytes in file order that a device holds beside the weights while they are loaded, unless one matrix is larger.
+#[cfg(not(test))]
 const RAW: u64 = 64 << 20;
+/// So that stacks of small models come in parts too.
+#[cfg(test)]
+const RAW: u64 = 64 << 10;
 
 /// Bytes of the device's memory that [`run`] needs beside the arenas.
 pub(crate) fn extra(plan: &Plan<'_>) -> u64 {
@@ -28,8 +34,8 @@ pub(crate) fn extra(plan: &Plan<'_>) -> u64 {
 /// Threads that check blocks ahead of the copies.
 const CHECKERS: usize = 8;
 
-/// Uploads everything; blocks are checked on threads ahead of the copies. With `read_back` what was sent is read back and
-/// compared, before anything is made of it. `progress` hears of bytes done and bytes in all.
+/// Uploads everything; blocks are checked on threads ahead of the copies. With `read_back` what was sent or made there is read
+/// back and compared with what it is here, before anything is made of it. `progress` hears of bytes done and bytes in all.
 ///
 /// # Errors
 /// `BadBlocks` for a scale byte that no writer produces (of the first such tensor), `Upload` for a byte that is not the
@@ -117,7 +123,7 @@ fn upload<R: Driver>(
         };
         match what {
             What::Tiles(_, stack) => tiles(gpu, &source, stack, *slot, &raw.view())?,
-            _ => source.send(gpu, 0..what.bytes().len(), &gpu.view(*slot)?)?,
+            _ => source.put(gpu, 0..what.len(), &gpu.view(*slot)?)?,
         }
         done += slot.len;
         progress(done, total);
@@ -126,7 +132,7 @@ fn upload<R: Driver>(
     Ok(())
 }
 
-/// What is sent into a slot.
+/// What is put into a slot.
 struct Sent<'a> {
     plan: &'a Plan<'a>,
     what: &'a What<'a>,
@@ -135,22 +141,38 @@ struct Sent<'a> {
 }
 
 impl Sent<'_> {
-    /// Sends a range of its bytes.
-    fn send<R: Driver>(
+    /// Puts a range of its bytes there: sent, or made by the device.
+    fn put<R: Driver>(
         &self,
-        gpu: &Gpu<R>,
+        gpu: &mut Gpu<R>,
         range: Range<usize>,
         to: &View<R>,
     ) -> Result<(), LoadError> {
-        let bytes = &self.what.bytes()[range.clone()];
-        gpu.write_view(bytes, to)?;
-        if !self.read_back {
-            return Ok(());
+        match self.what.made() {
+            Some(made) => {
+                let start = if mutant(385) { 0 } else { range.start };
+                let call = synth::fill(made, start as u64, range.len() as u64)?;
+                gpu.kernels.put(&gpu.stream, &call, &[to])?;
+            }
+            None => gpu.write_view(&self.what.part(range.clone()), to)?,
         }
-        let (mut at, mut wrong) = (0, None);
+        match self.read_back {
+            true => self.compare(gpu, range.start, to),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads back what was put there from byte `start` on, and compares it with what it is here.
+    fn compare<R: Driver>(
+        &self,
+        gpu: &Gpu<R>,
+        start: usize,
+        to: &View<R>,
+    ) -> Result<(), LoadError> {
+        let (mut at, mut wrong) = (start, None);
         gpu.fetch_view(to, |got| {
-            let sent = &bytes[at..at + got.len()];
-            let here = difference(sent, got).map(|i| (range.start + at + i, sent[i], got[i]));
+            let sent = self.what.part(at..at + got.len());
+            let here = difference(&sent, got).map(|i| (at + i, sent[i], got[i]));
             wrong = wrong.or(here);
             at += got.len();
         })?;
@@ -183,7 +205,7 @@ impl Sent<'_> {
                 .filter_map(|(_, w)| tensor(w))
                 .next()
                 .unwrap_or_default();
-            let n = self.what.bytes().len() / 4;
+            let n = self.what.len() / 4;
             (file, format!("a vector of {n} values behind {name:?}"))
         };
         tensor(self.what).unwrap_or_else(near)
@@ -204,6 +226,10 @@ fn check(what: &What<'_>) -> Result<(), LoadError> {
         What::Floats(_) | What::Words(_) => return Ok(()),
         What::File(tensor) | What::Tiles(tensor, _) => tensor,
     };
+    if tensor.stored().made().is_some() {
+        // Valid by their definition, and not there.
+        return Ok(());
+    }
     validate_row_data(tensor.format, tensor.bytes()).map_err(|why| LoadError::BadBlocks {
         tensor: tensor.name.to_string(),
         why,
@@ -219,7 +245,7 @@ fn tiles<R: Driver>(
     slot: Slot,
     raw: &View<R>,
 ) -> Result<(), LoadError> {
-    let one = source.what.bytes().len() / stack.matrices;
+    let one = source.what.len() / stack.matrices;
     let packed = (slot.len / stack.matrices as u64) as usize;
     // A grid has at most 65,535 rows.
     let each = ((raw.len() / one as u64) as usize).clamp(1, 65_535);
@@ -228,7 +254,7 @@ fn tiles<R: Driver>(
         let count = each.min(stack.matrices - first);
         let range = first * one..(first + count) * one;
         let here = raw.part(0, range.len() as u64).map_err(KernelError::from)?;
-        source.send(gpu, range, &here)?;
+        source.put(gpu, range, &here)?;
         let some = Stack {
             matrices: count,
             ..*stack
@@ -244,6 +270,35 @@ fn tiles<R: Driver>(
 #[cfg(test)]
 mod tests {
     use super::difference;
+
+    #[cfg(feature = "host-exec")]
+    #[test]
+    fn parts_of_a_stack_are_made_from_their_own_place() {
+        use std::sync::Arc;
+
+        use crate::on_device::{DeviceTarget, Settings};
+        use crate::synth::SynthSource;
+        use crate::{Model, Options};
+
+        let source = SynthSource::new(&"synth:tiny".parse().unwrap());
+        let model = Arc::new(Model::load(&source).unwrap());
+        let stack = model.weights.layers[0].moe.gate.stored().len() as u64;
+        assert!(stack > 2 * super::RAW, "{stack} bytes fit at once");
+        let device = device::cpu::runtime(1 << 30).open(0).unwrap();
+        let options = Options {
+            n_ctx: 64,
+            n_seq_max: 1,
+            span_max: 16,
+            ..Options::default()
+        };
+        let settings = Settings {
+            cache: None,
+            progress: &mut |_, _| {},
+            graph_tokens: 0,
+            check: true,
+        };
+        DeviceTarget::new(model, options, &device, settings).unwrap();
+    }
 
     #[test]
     fn a_difference_is_found_wherever_it_is() {

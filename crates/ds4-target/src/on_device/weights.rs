@@ -3,10 +3,12 @@
 //! Matrices of blocks stand in tile order (`launch::tiled`), floats and the embedding table in file order.
 //! A format without a kernel is refused here, by tensor and type.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use ds4_kernels::KernelError;
+use ds4_kernels::cpu::synth::Made;
 use ds4_kernels::launch::tiled::Stack;
 use fpx_quant::Format;
 
@@ -168,12 +170,29 @@ pub(crate) enum What<'a> {
 }
 
 impl What<'_> {
-    /// The bytes that are sent, in the order of the file.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Bytes in the order of the file.
+    pub(crate) fn len(&self) -> usize {
         match self {
-            Self::File(tensor) | Self::Tiles(tensor, _) => tensor.bytes(),
-            Self::Floats(values) => bytemuck::cast_slice(values),
-            Self::Words(values) => bytemuck::cast_slice(values),
+            Self::File(tensor) | Self::Tiles(tensor, _) => tensor.stored().len(),
+            Self::Floats(values) => size_of_val(*values),
+            Self::Words(values) => size_of_val(*values),
+        }
+    }
+
+    /// What the bytes are made by, if a device can make them.
+    pub(crate) fn made(&self) -> Option<&Made> {
+        match self {
+            Self::File(tensor) | Self::Tiles(tensor, _) => tensor.stored().made(),
+            Self::Floats(_) | Self::Words(_) => None,
+        }
+    }
+
+    /// A part of the bytes in the order of the file.
+    pub(crate) fn part(&self, range: Range<usize>) -> Cow<'_, [u8]> {
+        match self {
+            Self::File(tensor) | Self::Tiles(tensor, _) => tensor.stored().part(range),
+            Self::Floats(values) => Cow::Borrowed(&bytemuck::cast_slice(values)[range]),
+            Self::Words(values) => Cow::Borrowed(&bytemuck::cast_slice(values)[range]),
         }
     }
 }
@@ -269,7 +288,7 @@ impl<'a> Plan<'a> {
     /// Bytes of the largest single matrix in file order: what a load needs room for on the device.
     pub(crate) fn largest_matrix(&self) -> u64 {
         let raw = |what: &What<'_>| match what {
-            What::Tiles(t, s) => (t.bytes().len() / s.matrices) as u64,
+            What::Tiles(t, s) => (t.stored().len() / s.matrices) as u64,
             _ => 0,
         };
         self.items.iter().map(|(_, w)| raw(w)).max().unwrap_or(0)
@@ -289,7 +308,7 @@ impl<'a> Plan<'a> {
     }
 
     fn file(&mut self, t: &'a Tensor, matrices: usize) -> Result<Matrix, LoadError> {
-        let slot = self.layout.take(&[t.bytes().len()])?;
+        let slot = self.layout.take(&[t.stored().len()])?;
         self.items.push((slot, What::File(t)));
         Ok(Matrix {
             name: Arc::clone(&t.name),
@@ -298,7 +317,7 @@ impl<'a> Plan<'a> {
             k: t.k,
             tiles: None,
             slot,
-            bytes: t.bytes().len() as u64,
+            bytes: t.stored().len() as u64,
         })
     }
 
@@ -329,7 +348,7 @@ impl<'a> Plan<'a> {
             k: t.k,
             tiles: Some(stack),
             slot,
-            bytes: t.bytes().len() as u64,
+            bytes: t.stored().len() as u64,
         })
     }
 

@@ -9,4 +9,4 @@ mod target;
 pub use drafter::{AheadCounts, Ask, Backbone, DraftRows, Drafter, Proposal, Verifying};
 pub use owner::{Fence, Owner, RouteSlot};
 pub use resident::Resident;
-pub use target::{Candidates, Counters, Target, TargetInfo};
+pub use target::{Candidates, Clocked, Counters, Target, TargetInfo};

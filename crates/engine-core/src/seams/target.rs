@@ -50,6 +50,21 @@ pub struct Counters {
     pub stalls: u64,
 }
 
+/// The launches of one kernel with one grid, timed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clocked {
+    /// What the kernel belongs to: the name of its source.
+    pub source: &'static str,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Launches.
+    pub launches: u64,
+    /// Milliseconds of all of them, gaps included.
+    pub millis: f64,
+}
+
 /// A chain of candidates to be drawn: each from its row's logits and from the token before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<'a> {
@@ -74,6 +89,22 @@ pub trait Target {
     /// What it has done since its start; `None` if it does not count, which is not the same as 0.
     fn counters(&self) -> Option<Counters> {
         None
+    }
+
+    /// From here on every launch is timed, one by one, until [`Self::clocked`]. `false`: this target times none.
+    ///
+    /// # Errors
+    /// `Lost`.
+    fn clock(&mut self) -> Result<bool, Fault> {
+        Ok(false)
+    }
+
+    /// Ends the timing: launches since [`Self::clock`], by kernel and grid, the longest first.
+    ///
+    /// # Errors
+    /// `Lost`.
+    fn clocked(&mut self) -> Result<Vec<Clocked>, Fault> {
+        Ok(Vec::new())
     }
 
     /// What takes memory because the target is there.

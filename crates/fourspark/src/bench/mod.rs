@@ -5,6 +5,7 @@
 //! Must not know: drafters, schedulers, how a report is shown.
 
 mod passes;
+mod reads;
 
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use engine_core::seams::TargetInfo;
 use engine_core::{Fault, Target};
 
 use passes::Bench;
+pub use reads::device_bandwidth;
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +147,7 @@ impl What {
 }
 
 /// Seconds of the samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// Lower quartile, median, upper quartile.
     pub quartiles: [f64; 3],
@@ -155,6 +157,20 @@ pub struct Timing {
     pub weight_bytes: Option<u64>,
     /// Launches of a sample, where the target counts.
     pub launches: Option<u64>,
+    /// What one pass spends its launches and its time on, the longest first; of a prompt its last chunk. `None` where
+    /// the target times none. Launches are timed one by one, gaps included: shares are meant, not sums.
+    pub families: Option<Vec<Family>>,
+}
+
+/// The kernels of one source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// Name of the source, as `grouped`.
+    pub name: String,
+    /// Launches of a pass.
+    pub launches: u64,
+    /// What they take together.
+    pub microseconds: f64,
 }
 
 impl Timing {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine_core::seams::{Counters, TargetInfo};
+use engine_core::seams::{Clocked, Counters, TargetInfo};
 use engine_core::{Fault, Out, Pos, SamplePlan, SeqId, Span, Tap, Target, TokenId, Want};
 
-use super::{STREAM_DEPTH, Timing, What};
+use super::{Family, STREAM_DEPTH, Timing, What};
 
 /// Samples of a prompt: one takes long enough.
 const PROMPTS: usize = 3;
@@ -43,17 +43,22 @@ impl<'a> Bench<'a> {
             What::Prefill { tokens } => {
                 self.close();
                 let rounds = self.rounds.min(PROMPTS);
-                self.samples(rounds, |bench| {
+                let timing = self.samples(rounds, |bench| {
                     let seq = bench.target.open()?;
                     let ran = bench.grow(seq, tokens);
                     bench.target.close(seq);
                     ran
-                })
+                })?;
+                let seq = self.target.open()?;
+                self.grow(seq, (tokens - 1) / self.info.span_max * self.info.span_max)?;
+                let families = self.families(|bench| bench.grow(seq, tokens));
+                self.target.close(seq);
+                let families = families?;
+                Ok(Timing { families, ..timing })
             }
             What::Step { depth, width } => {
                 let seq = self.deep_to(depth)?;
-                let rounds = self.rounds;
-                self.samples(rounds, |bench| bench.step(&[seq], depth, width))
+                self.steps(&[seq], depth, width)
             }
             What::Streams { sequences } => {
                 self.close();
@@ -63,8 +68,7 @@ impl<'a> Bench<'a> {
                     seqs.push(seq);
                     self.grow(seq, STREAM_DEPTH)?;
                 }
-                let rounds = self.rounds;
-                let timing = self.samples(rounds, |bench| bench.step(&seqs, STREAM_DEPTH, 1));
+                let timing = self.steps(&seqs, STREAM_DEPTH, 1);
                 seqs.into_iter().for_each(|seq| self.target.close(seq));
                 timing
             }
@@ -144,6 +148,29 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Times steps, and one of them launch by launch.
+    fn steps(&mut self, seqs: &[SeqId], depth: usize, width: usize) -> Result<Timing, Fault> {
+        let rounds = self.rounds;
+        let timing = self.samples(rounds, |bench| bench.step(seqs, depth, width))?;
+        let families = self.families(|bench| bench.step(seqs, depth, width))?;
+        Ok(Timing { families, ..timing })
+    }
+
+    /// What `run` spends its launches and its time on.
+    fn families(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<(), Fault>,
+    ) -> Result<Option<Vec<Family>>, Fault> {
+        if !self.target.clock()? {
+            return Ok(None);
+        }
+        let ran = run(self);
+        // Also after a fault: the clock must not go on.
+        let clocked = self.target.clocked()?;
+        ran?;
+        Ok(Some(by_family(&clocked)))
+    }
+
     /// Times `run` after a few unmeasured runs.
     fn samples(
         &mut self,
@@ -168,10 +195,32 @@ impl<'a> Bench<'a> {
         Ok(Timing {
             weight_bytes: counted(|c| c.weight_bytes),
             launches: counted(|c| Some(c.launches)),
+            families: None,
             samples: rounds,
             quartiles: quartiles(seconds),
         })
     }
+}
+
+/// Launches and times by source, the longest first.
+fn by_family(clocked: &[Clocked]) -> Vec<Family> {
+    let mut all: Vec<Family> = Vec::new();
+    for c in clocked {
+        let name = c.source.trim_end_matches(".cu");
+        let at = all.iter().position(|f| f.name == name);
+        let at = at.unwrap_or_else(|| {
+            all.push(Family {
+                name: name.to_owned(),
+                launches: 0,
+                microseconds: 0.0,
+            });
+            all.len() - 1
+        });
+        all[at].launches += c.launches;
+        all[at].microseconds += 1e3 * c.millis;
+    }
+    all.sort_by(|a, b| b.microseconds.total_cmp(&a.microseconds));
+    all
 }
 
 /// Lower quartile, median, upper quartile; of two in the middle the mean.
@@ -187,7 +236,30 @@ fn quartiles(mut of: Vec<f64>) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::quartiles;
+    use engine_core::seams::Clocked;
+
+    use super::{by_family, quartiles};
+
+    #[test]
+    fn launches_are_added_up_by_source() {
+        let of = |source, kernel, launches, millis| Clocked {
+            source,
+            kernel,
+            grid: [1, 1, 1],
+            launches,
+            millis,
+        };
+        let all = by_family(&[
+            of("a.cu", "x", 2, 0.5),
+            of("b.cu", "y", 1, 0.75),
+            of("a.cu", "z", 3, 0.125),
+        ]);
+        let all: Vec<_> = all
+            .iter()
+            .map(|f| (f.name.as_str(), f.launches, f.microseconds))
+            .collect();
+        assert_eq!(all, [("b", 1, 750.0), ("a", 5, 625.0)]);
+    }
 
     #[test]
     fn quartiles_lie_between_samples() {

@@ -22,19 +22,7 @@ impl<'a> Matrix<'a> {
     /// # Errors
     /// `PartialBlock`, `Overflow`, `Bytes`, `Unsupported`.
     pub fn new(format: Format, rows: usize, k: usize, data: &'a [u8]) -> Result<Self, FormatError> {
-        if !format.is_float() && Term::of(format).is_none() {
-            let what = "a matrix product";
-            return Err(FormatError::Unsupported { format, what });
-        }
-        let expected = format.matrix_bytes(rows, k)?;
-        if data.len() != expected {
-            return Err(FormatError::Bytes {
-                format,
-                expected,
-                got: data.len(),
-            });
-        }
-        let row_bytes = format.row_bytes(k)?;
+        let row_bytes = Self::check(format, rows, k, data.len())?;
         Ok(Self {
             format,
             rows,
@@ -42,6 +30,26 @@ impl<'a> Matrix<'a> {
             row_bytes,
             data,
         })
+    }
+
+    /// What [`Self::new`] checks, of so many bytes that need not be there yet; bytes of a row.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn check(format: Format, rows: usize, k: usize, got: usize) -> Result<usize, FormatError> {
+        if !format.is_float() && Term::of(format).is_none() {
+            let what = "a matrix product";
+            return Err(FormatError::Unsupported { format, what });
+        }
+        let expected = format.matrix_bytes(rows, k)?;
+        if got != expected {
+            return Err(FormatError::Bytes {
+                format,
+                expected,
+                got,
+            });
+        }
+        format.row_bytes(k)
     }
 
     /// The format of its rows.

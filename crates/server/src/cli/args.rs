@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 
 /// Runs DeepSeek V4 Flash models.
@@ -170,9 +171,10 @@ pub(crate) struct SwitchesArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Model file (GGUF). Without it, the model that ships with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) model: Option<PathBuf>,
+    /// Model file (GGUF), or made-up weights of real shapes, for speed and tests:
+    /// synth:flash|pro|tiny[,recipe=GATE_UP-DOWN-REST][,seed=N]. Without it, the model that ships with the program.
+    #[arg(long, value_name = "FILE", value_parser = model_name())]
+    pub(crate) model: Option<fourspark::ModelName>,
     /// Positions of a sequence, prompt and answer together [default: 4096, or what the model was
     /// trained for].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -507,6 +509,14 @@ pub(crate) struct EvalTextArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A name of made-up weights, or else a path in whatever bytes. Not left to the derivation, which takes any text for a path.
+fn model_name() -> impl TypedValueParser<Value = fourspark::ModelName> {
+    OsStringValueParser::new().try_map(|text| match text.to_str() {
+        Some(name) => name.parse(),
+        None => Ok(fourspark::ModelName::from(text)),
+    })
 }
 
 fn fp2(name: &str) -> Result<String, String> {

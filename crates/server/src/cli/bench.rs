@@ -1,9 +1,13 @@
 //! `fourspark bench`: what passes of a model take here. Prompts, steps, widths and many sequences at once; text
 //! while it goes on, or one JSON object.
 
+use std::time::Instant;
+
 use anyhow::{Result, bail};
-use fourspark::bench::{BenchPlan, Cell, STREAM_DEPTH, What, bench, read_bandwidth};
-use fourspark::{EngineOptions, EngineParts};
+use fourspark::bench::{
+    BenchPlan, Cell, Family, STREAM_DEPTH, What, bench, device_bandwidth, read_bandwidth,
+};
+use fourspark::{EngineOptions, ModelName, TargetParts};
 use serde_json::{Value, json};
 
 use super::args::BenchArgs;
@@ -14,10 +18,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         bail!("bench measures the target alone: leave out --draft and its options");
     }
     let plan = plan(args);
-    let mut parts = load(args, &plan)?;
-    let memory = bandwidth(&parts);
+    let name = model::name(&args.model)?;
+    let options = options(args, &plan, &name)?;
+    // Before the model takes the memory.
+    let on_device = device_bandwidth(&options.device)?;
+    let begin = Instant::now();
+    let mut parts = TargetParts::load(name, &options)?;
+    let load = begin.elapsed().as_secs_f64();
+    let memory = on_device.unwrap_or_else(|| read_bandwidth(parts.info.threads));
+    let around = Around { load, memory };
     if !args.json {
-        out::write(&head(&parts, memory))?;
+        out::write(&head(&parts, &around))?;
     }
     let mut failed = None;
     let cells = bench(&mut *parts.target, &plan, &mut |cell| {
@@ -28,10 +39,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(error) = failed {
         return Err(error);
     }
-    if args.json {
-        out::write(&format!("{:#}\n", report(&parts, &cells, memory)))?;
+    match args.json {
+        true => out::write(&format!("{:#}\n", report(&parts, &cells, &around))),
+        false => out::write(&families(&cells)),
     }
-    Ok(())
+}
+
+/// What was measured beside the passes.
+struct Around {
+    /// Seconds from the file, or the name, to a model that can run.
+    load: f64,
+    /// Bytes a second of reads alone.
+    memory: f64,
 }
 
 fn plan(args: &BenchArgs) -> BenchPlan {
@@ -45,46 +64,42 @@ fn plan(args: &BenchArgs) -> BenchPlan {
     }
 }
 
-/// The model with as many positions and sequences as the plan needs, where the model has so many.
-fn load(args: &BenchArgs, plan: &BenchPlan) -> Result<EngineParts> {
-    let path = model::path(&args.model)?;
+/// As many positions and sequences as the plan needs, where the model has so many.
+fn options(args: &BenchArgs, plan: &BenchPlan, name: &ModelName) -> Result<EngineOptions> {
     let mut options = EngineOptions {
         sequences: plan.sequences(),
         ..model::options(&args.model)
     };
     if options.ctx.is_none() {
-        let file = options.open(&path)?;
-        let trained = options.trained_for(&file)?;
-        options.ctx = Some(plan.positions().min(trained));
+        options.ctx = Some(plan.positions().min(options.trained_for(name)?));
     }
-    Ok(EngineParts::load(path, &options)?)
+    Ok(options)
 }
 
-/// What this machine's memory gives, where the model runs on it.
-fn bandwidth(parts: &EngineParts) -> Option<f64> {
-    let on_cpu = parts.info.device.is_none();
-    on_cpu.then(|| read_bandwidth(parts.info.threads))
-}
-
-fn head(parts: &EngineParts, bandwidth: Option<f64>) -> String {
+fn head(parts: &TargetParts, around: &Around) -> String {
     let info = &parts.info;
     let place = match &info.device {
         Some(device) => device.to_string(),
         None => format!("the model runs on the processor, {} threads", info.threads),
     };
-    let memory = match bandwidth {
-        Some(bytes) => format!("memory reads: {:.1} GB/s with these threads", bytes / 1e9),
-        None => "memory reads: not measured on a device".to_owned(),
+    let with = match &info.device {
+        Some(_) => "by a kernel that does nothing else",
+        None => "with these threads",
     };
+    let (load, memory) = (around.load, around.memory / 1e9);
+    let memory = format!("loaded in {load:.1} s; memory reads: {memory:.1} GB/s {with}");
+    let label = info
+        .label
+        .map_or_else(String::new, |l| format!("label {l}: "));
     format!(
-        "{}, {} bytes, {} positions\n{place}\n{memory}\n\n{}\n",
+        "{label}{}, {} bytes, {} positions\n{place}\n{memory}\n\n{}\n",
         info.name, info.tensor_bytes, info.ctx, HEAD
     )
 }
 
 const HEAD: &str = "what                        ms   (quartiles)           tokens/s   launches   weights GB/s   of reads";
 
-fn line(cell: &Cell, bandwidth: Option<f64>) -> String {
+fn line(cell: &Cell, memory: f64) -> String {
     let name = name(cell.what);
     let t = match &cell.timing {
         Ok(t) => t,
@@ -96,13 +111,38 @@ fn line(cell: &Cell, bandwidth: Option<f64>) -> String {
     let launches = t.launches.map_or_else(dash, |n| n.to_string());
     let read = t.weight_bytes.map(|bytes| bytes as f64 / t.median());
     let gigabytes = read.map_or_else(dash, |r| format!("{:.2}", r / 1e9));
-    let share = read.zip(bandwidth);
-    let share = share.map_or_else(dash, |(r, b)| format!("{:.0} %", 100.0 * r / b));
+    let share = read.map_or_else(dash, |r| format!("{:.0} %", 100.0 * r / memory));
     let quartiles = format!("({low:.3} to {high:.3})");
     format!(
         "{name:<22} {:>8.3}   {quartiles:<20} {rate:>9.1} {launches:>10} {gigabytes:>14} {share:>10}\n",
         t.median() * 1e3
     )
+}
+
+/// What passes spend their launches and time on: of prompts, plain steps and many sequences.
+fn families(cells: &[Cell]) -> String {
+    let shown = |what| !matches!(what, What::Step { width, .. } if width != 1);
+    let mut text = String::new();
+    for cell in cells.iter().filter(|c| shown(c.what)) {
+        let timing = cell.timing.as_ref().ok();
+        let Some(families) = timing.and_then(|t| t.families.as_ref()) else {
+            continue;
+        };
+        if text.is_empty() {
+            text += "\nlaunch by launch, gaps included (of a prompt its last chunk):\n";
+        }
+        let sum = |of: fn(&Family) -> f64| families.iter().map(of).sum::<f64>();
+        let (launches, all) = (sum(|f| f.launches as f64), sum(|f| f.microseconds));
+        let name = name(cell.what);
+        text += &format!("{name:<22} {launches:>6} launches {all:>11.1} us\n");
+        for f in families {
+            let (name, launches, time) = (&f.name, f.launches, f.microseconds);
+            let share = 100.0 * time / all;
+            text +=
+                &format!("  {name:<20} {launches:>6}          {time:>11.1} us {share:>5.1} %\n");
+        }
+    }
+    text
 }
 
 fn name(what: What) -> String {
@@ -113,13 +153,14 @@ fn name(what: What) -> String {
     }
 }
 
-fn report(parts: &EngineParts, cells: &[Cell], bandwidth: Option<f64>) -> Value {
+fn report(parts: &TargetParts, cells: &[Cell], around: &Around) -> Value {
     let info = &parts.info;
     json!({
         "schema": "fourspark-bench-1",
         "version": env!("CARGO_PKG_VERSION"),
         "model": {
             "name": info.name,
+            "label": info.label,
             "fingerprint": info.fingerprint,
             "tensor_bytes": info.tensor_bytes,
             "ctx": info.ctx,
@@ -128,7 +169,8 @@ fn report(parts: &EngineParts, cells: &[Cell], bandwidth: Option<f64>) -> Value 
         "what": info.device.as_ref().map(|d| d.what.clone()),
         "threads": info.threads,
         "class": info.class.to_string(),
-        "read_bytes_per_second": bandwidth,
+        "load_seconds": around.load,
+        "read_bytes_per_second": around.memory,
         "cells": cells.iter().map(as_json).collect::<Vec<_>>(),
     })
 }
@@ -149,8 +191,15 @@ fn as_json(cell: &Cell) -> Value {
             object["tokens_per_second"] = json!(cell.rate());
             object["weight_bytes"] = json!(t.weight_bytes);
             object["launches"] = json!(t.launches);
+            let families = t.families.as_ref();
+            object["families"] =
+                json!(families.map(|all| all.iter().map(family).collect::<Vec<_>>()));
         }
         Err(why) => object["left_out"] = json!(why),
     }
     object
+}
+
+fn family(f: &Family) -> Value {
+    json!({"name": f.name, "launches": f.launches, "microseconds": f.microseconds})
 }

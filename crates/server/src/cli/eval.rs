@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fourspark::{EngineOptions, EngineParts};
+use fourspark::{EngineOptions, EngineParts, ModelName};
 use model_tools::eval::{Divergence, Window, compare, perplexity, windows};
 use model_tools::recorded::{self, Recorded};
 use serde_json::{Value, json};
@@ -44,7 +44,10 @@ fn load(args: &ModelArgs, text: &EvalTextArgs) -> Result<EngineParts> {
         sequences: 1,
         ..model::options(args)
     };
-    Ok(EngineParts::load(model::path(args)?, &options)?)
+    if let Some(ModelName::Synth(synth)) = &args.model {
+        bail!("eval measures quality, and {synth} has none: its weights are made up");
+    }
+    Ok(EngineParts::load(model::name(args)?, &options)?)
 }
 
 fn ppl(args: &ModelArgs, text: &EvalTextArgs) -> Result<()> {

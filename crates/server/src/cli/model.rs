@@ -1,13 +1,13 @@
 //! From arguments to an engine and a sampling plan.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use fourspark::shipped::candidates;
 use fourspark::{
     DeviceOptions, Draft, DraftDevice, DraftOptions, Effort, Engine, EngineOptions, Error,
-    Generate, SamplePlan, Thinking, WorkerCommand, WorkerMode, WorkerOptions, shipped_model,
+    Generate, ModelName, SamplePlan, Thinking, WorkerCommand, WorkerMode, WorkerOptions,
+    shipped_model,
 };
 
 use super::args::{DialectArgs, ModelArgs, SampleArgs};
@@ -119,10 +119,15 @@ pub(crate) fn dialects(args: &DialectArgs) -> gguf::Dialects {
     }
 }
 
-/// The model file: the one named, or the shipped one, saying so.
-pub(crate) fn path(args: &ModelArgs) -> Result<PathBuf> {
-    if let Some(path) = &args.model {
-        return Ok(path.clone());
+/// The model: the one named, saying so of made-up weights, or the shipped one, saying so.
+pub(crate) fn name(args: &ModelArgs) -> Result<ModelName> {
+    if let Some(name) = &args.model {
+        if let ModelName::Synth(synth) = name {
+            out::note(&format!(
+                "label synth: {synth} is made-up weights; what they say means nothing, and no figure is a real model's"
+            ));
+        }
+        return Ok(name.clone());
     }
     let path = shipped_model().ok_or_else(|| Error::NoShippedModel {
         looked: candidates(),
@@ -132,12 +137,12 @@ pub(crate) fn path(args: &ModelArgs) -> Result<PathBuf> {
         "no --model: using the shipped one, {}",
         path.display()
     ));
-    Ok(path)
+    Ok(path.into())
 }
 
 /// Loads the model.
 pub(crate) fn load(args: &ModelArgs, options: EngineOptions) -> Result<Engine> {
-    let engine = Engine::load(path(args)?, &options)?;
+    let engine = Engine::load(name(args)?, &options)?;
     for feature in &*engine.features() {
         tracing::info!("{feature}");
     }

@@ -124,8 +124,10 @@ pub(crate) fn summary(engine: &Engine, answer: &Answer) -> String {
         Finish::Cancelled => "; interrupted",
         Finish::Failed(_) => "; failed",
     };
+    let label = engine.info().label;
+    let label = label.map_or_else(String::new, |l| format!(", label {l}"));
     format!(
-        "[prompt {} tokens{}; answer {} tokens{}; {} threads, numeric class {}{end}]",
+        "[prompt {} tokens{}; answer {} tokens{}; {} threads, numeric class {}{label}{end}]",
         outcome.usage.prompt_tokens,
         per_second(outcome.prefill_rate()),
         outcome.usage.completion_tokens,
@@ -193,6 +195,7 @@ fn to_json(
             "accepted_tokens": usage.accepted_tokens,
             "verify_steps": usage.verify_steps,
             "drafting": drafting::usage(info.draft.as_ref(), &counted, usage.drafting),
+            "label": info.label,
         },
         "drafter": drafting::props(info.draft.as_ref(), &counted),
         "timings": {
@@ -207,6 +210,7 @@ fn to_json(
         "switches": switching::changed(switching::effective()),
         "model": {
             "name": info.name,
+            "label": info.label,
             "file": info.file,
             "fingerprint": info.fingerprint,
             "threads": info.threads,

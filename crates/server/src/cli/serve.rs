@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fourspark::{EngineOptions, Limits};
+use fourspark::{EngineOptions, Limits, ModelName};
 use tokio::net::TcpListener;
 
 use super::args::ServeArgs;
@@ -13,6 +13,9 @@ use crate::http::{App, ServeOptions, serve as serve_http};
 
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     check_exposure(args)?;
+    if let (Some(ModelName::Synth(synth)), Some(name)) = (&args.model.model, &args.model_name) {
+        bail!("--model-name {name}: made-up weights go by their own name, {synth}");
+    }
     let defaults = Limits::default();
     let engine = model::load(
         &args.model,

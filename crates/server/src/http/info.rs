@@ -84,6 +84,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
         "server": {"name": "fourspark", "version": env!("CARGO_PKG_VERSION")},
         "model": {
             "name": app.model_name(),
+            "label": info.label,
             "file": info.file,
             "fingerprint": info.fingerprint,
             "tensor_bytes": info.tensor_bytes,

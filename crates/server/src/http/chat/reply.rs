@@ -123,6 +123,7 @@ impl Reply {
             },
             "fourspark": {
                 "numeric_class": self.app.engine.info().class.to_string(),
+                "label": self.app.engine.info().label,
                 "seed": self.seed,
                 "stop_string": outcome.stop_string,
                 "malformed_tool_calls": outcome.malformed_calls,
