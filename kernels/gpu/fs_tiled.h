@@ -110,11 +110,18 @@ FS_DEVICE void fs_tiled_arrange(FsTiledInput<Q>& in, const FsTiledColumns& my, i
   }
 }
 
+// Groups of formats of two words that a lane has in flight, for one column. On AMD four of them spill.
+#if FS_HIP
+static constexpr int FS_TILED_FEW = 2;
+#else
+static constexpr int FS_TILED_FEW = 4;
+#endif
+
 // Groups that a lane has in flight: the first ones of its next job are asked for while it computes the last ones of
-// this one, so that its reads never pause. GROUPS: of two words more, since blocks of one column need few registers.
+// this one, so that its reads never pause.
 template <class F, int Q>
 struct FsTiledAhead {
-  static constexpr int GROUPS = F::WORDS == 2 && Q == 1 ? 4 : F::WORDS <= 4 ? 2 : 1;
+  static constexpr int GROUPS = F::WORDS == 2 && Q == 1 ? FS_TILED_FEW : F::WORDS <= 4 ? 2 : 1;
   FsTiledGroup<F> group[GROUPS];
 };
 
