@@ -286,6 +286,31 @@ FS_DEVICE i32 fs_dp4a(u32 a, u32 b, i32 c) {
 #endif
 }
 
+// The same with unsigned bytes in `a`.
+FS_DEVICE i32 fs_dp4a_us(u32 a, u32 b, i32 c) {
+#if FS_HIP && defined(__AMDGCN__) && (defined(__GFX11__) || defined(__GFX12__))
+  return __builtin_amdgcn_sudot4(false, (int)a, true, (int)b, c, false);
+#elif FS_CUDA
+  i32 r;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+#else
+  for (int i = 0; i < 4; i++) c += (i32)(a >> (8 * i) & 255) * (i32)(i8)(b >> (8 * i));
+  return c;
+#endif
+}
+
+// c + n * (signed half i of pair), exact; n is a signed byte.
+FS_DEVICE i32 fs_half_sum(u32 pair, i32 i, i32 n, i32 c) {
+#if FS_CUDA
+  i32 r;
+  asm("dp2a.lo.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(((u32)n & 255) << (8 * i)), "r"(c));
+  return r;
+#else
+  return c + n * ((i32)(i == 0 ? pair << 16 : pair) >> 16);
+#endif
+}
+
 // c + n * (the two signed halves of pair): the bias correction of a block, exact.
 FS_DEVICE i32 fs_pair_sum(u32 pair, i32 n, i32 c) {
 #if FS_CUDA

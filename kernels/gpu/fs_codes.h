@@ -47,13 +47,17 @@ FS_DEVICE u32x2 fs_signs_by_bytes(u32 hi, u32 lo, u32 word) {
   }
   return u32x2{fs_pick(four[1], four[0], 0x05010400u), fs_pick(four[1], four[0], 0x07030602u)};
 }
-// A selector nibble with bit 3 set replicates the sign bit of a table byte, so that each of two tables of
-// levels + 16, all below 128, gives 0 for the codes of the other; + 112 and a flip of bit 7 take the bias away.
-FS_DEVICE u32x2 fs_signs_by_nibbles(u32 hi, u32 lo, u32 word) {
+// The same + 16. A selector nibble with bit 3 set replicates the sign bit of a table byte, so that each of two tables of
+// levels + 16, all below 128, gives 0 for the codes of the other.
+FS_DEVICE u32x2 fs_signs_more(u32 hi, u32 lo, u32 word) {
   const u32 bias = 0x10101010u, flip = word ^ 0x88888888u;
-  const u32 x = fs_prmt(lo + bias, hi + bias, word & 0xffffu) + fs_prmt(bias - lo, bias - hi, flip & 0xffffu);
-  const u32 y = fs_prmt(lo + bias, hi + bias, word >> 16) + fs_prmt(bias - lo, bias - hi, flip >> 16);
-  return u32x2{(x + 0x70707070u) ^ 0x80808080u, (y + 0x70707070u) ^ 0x80808080u};
+  return u32x2{fs_prmt(lo + bias, hi + bias, word & 0xffffu) + fs_prmt(bias - lo, bias - hi, flip & 0xffffu),
+               fs_prmt(lo + bias, hi + bias, word >> 16) + fs_prmt(bias - lo, bias - hi, flip >> 16)};
+}
+// + 112 and a flip of bit 7 take the 16 away.
+FS_DEVICE u32x2 fs_signs_by_nibbles(u32 hi, u32 lo, u32 word) {
+  const u32x2 v = fs_signs_more(hi, lo, word);
+  return u32x2{(v.x + 0x70707070u) ^ 0x80808080u, (v.y + 0x70707070u) ^ 0x80808080u};
 }
 FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 hi, u32 lo) {
 #if FS_HIP
@@ -66,6 +70,15 @@ FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 hi, u32 lo) {
   return a;
 #endif
 }
+
+// The cheaper of the two for a dot that takes FS_SIGNS_BIAS times the sum of its other side away.
+#if FS_HIP
+static constexpr i32 FS_SIGNS_BIAS = 0;
+FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo) { return fs_signs_by_bytes(hi, lo, word); }
+#else
+static constexpr i32 FS_SIGNS_BIAS = 16;
+FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo) { return fs_signs_more(hi, lo, word); }
+#endif
 
 // Twice the e2m1 numbers: 0 1 2 3 4 6 8 12 and their negatives.
 FS_DEVICE u32x2 fs_e2m1_twice_eight(u32 word) { return fs_sign_magnitude(word, 0x0c080604u, 0x03020100u); }

@@ -17,8 +17,19 @@
 #include "fs_codes.h"
 #include "fs_fp4.h"
 
-// The f32 of a scale byte whose bit 7 is a sign.
-FS_DEVICE float fs_ue4m3_signed(u32 byte) { return fs_mul(fs_f32((byte & 0x7f) << 20 | (byte & 0x80) << 24), 6.646139978924579e35f); }
+// The f32 of two scale bytes whose bit 7 is a sign, the low one first, through halves: their exponents start 2^7 lower,
+// denormals included, and the product with 2^7 is exact.
+FS_DEVICE f32x2 fs_ue4m3_signed_pair(u32 bytes) {
+#if FS_CUDA
+  const u32 high = fs_prmt(bytes, 0, 0x1404);
+#elif FS_HIP && defined(__AMDGCN__)
+  const u32 high = __builtin_amdgcn_perm(0, bytes, 0x010c000cu);
+#else
+  const u32 high = (bytes & 0xff) << 8 | (bytes & 0xff00) << 16;
+#endif
+  const u32 halves = (high >> 1 & 0x3f803f80u) | (high & 0x80008000u);
+  return f32x2{fs_mul(fs_f16((u16)halves), 128.0f), fs_mul(fs_f16((u16)(halves >> 16)), 128.0f)};
+}
 
 // Eight nibbles of a file block that holds element j < 16 in the low and j + 16 in the high nibble of byte j.
 FS_DEVICE u32 fs_file_nibbles(const u8* codes, i32 word) {
@@ -46,9 +57,16 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
 // p[i]. Formats with TWO: four(p, j, i), the first or last four of them. read_scales: LOADS words for the four blocks of a
 // group, from the units of its segment.
 
+// Formats whose levels are cheaper with BIAS added say so: biased(p, j) are eight(p, j) + BIAS, for dots that take
+// it away again. CODES: their levels are codes of two bits - BIAS, and dots take them from their words (fs_code_dot).
+struct FsPlain {
+  static constexpr i32 BIAS = 0;
+  static constexpr bool CODES = false;
+};
+
 // What is common to formats of one file block a block, with S bytes of scales.
 template <int S>
-struct FsAlone {
+struct FsAlone : FsPlain {
   static constexpr int SUPER = 1, SCALES = S, LOADS = S;
   static constexpr bool OFFSET = false;
   FS_DEVICE_STATIC void read_scales(u32 (&out)[S], const u32x4* units, i32 group) {
@@ -66,7 +84,7 @@ struct FsScale {
   f32x2 scale, offset;
 };
 
-// 32 signed bytes of a block, in element order.
+// 32 signed bytes of a block with the format's bias, in element order; of formats with CODES the two words as they are.
 struct FsLevels {
   u32x2 eight[4];
 };
@@ -74,10 +92,17 @@ struct FsLevels {
 template <class F>
 FS_DEVICE FsLevels fs_levels(const u32 (&words)[F::WORDS], u32 table) {
   FsLevels v;
+  if constexpr (F::CODES) {
+    v.eight[0] = u32x2{words[0], words[1]};
+    return v;
+  }
   FS_UNROLL for (u32 j = 0; j < 4; j++) {
     u32 p[F::PARTS];
     FS_UNROLL for (u32 i = 0; i < F::PARTS; i++) p[i] = words[F::part(j, i)];
-    v.eight[j] = F::eight(p, j, table);
+    if constexpr (F::BIAS != 0 && !F::CODES)
+      v.eight[j] = F::biased(p, j);
+    else
+      v.eight[j] = F::eight(p, j, table);
   }
   return v;
 }
@@ -89,7 +114,9 @@ struct FsFp4Fast : FsAlone<1> {
   static constexpr int WORDS = 4, PARTS = 1, FILE = 17;
   static constexpr bool TWO = false, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_sign_magnitude(p[0], 0x0a080604u, 0x03020100u); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32) { return fs_signs_biased(p[0], 0x0a080604u, 0x03020100u); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[16]; }
@@ -104,7 +131,9 @@ struct FsFp4 : FsAlone<2> {
   static constexpr int WORDS = 4, PARTS = 1, FILE = 18;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::eight(p, j, table); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32 j) { return FsFp4Fast::biased(p, j); }
   FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) { return fs_either(eight(p, j, table), i); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw & 255), fs_ue4m3(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
@@ -119,7 +148,9 @@ struct FsMxfp4 : FsAlone<1> {
   static constexpr int WORDS = 4, PARTS = 1, FILE = 17;
   static constexpr bool TWO = false, NARROW = false;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
+  static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_e2m1_twice_eight(p[0]); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32) { return fs_signs_biased(p[0], 0x0c080604u, 0x03020100u); }
   // Half of the e8m0 number, because levels are doubled.
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f32(raw < 2 ? 0x00200000u << raw : (raw - 1) << 23), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b + 1, j); }
@@ -131,7 +162,7 @@ struct FsMxfp4 : FsAlone<1> {
 };
 
 // The table holds the four levels (dialects Signed and S40); bit 7 of a scale byte negates its half.
-struct FsFp2 : FsAlone<2> {
+struct FsFp2Table : FsAlone<2> {
   static constexpr int WORDS = 2, PARTS = 1, FILE = 10;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j / 2; }
@@ -141,7 +172,7 @@ struct FsFp2 : FsAlone<2> {
   FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) {
     return fs_pick_nibbles(0, table, p[0] >> (j % 2 * 2 + 16 * i) & 0x3333u).x;
   }
-  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3_signed(raw & 255), fs_ue4m3_signed(raw >> 8)}; }
+  FS_DEVICE_STATIC f32x2 scale(u32 raw) { return fs_ue4m3_signed_pair(raw); }
   FS_DEVICE_STATIC u32 file_code(const u8* b, u32 e) { return (u32)b[e / 4] >> (e % 4 * 2) & 3; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) {
     u32 out = 0;
@@ -157,13 +188,19 @@ struct FsFp2 : FsAlone<2> {
   }
 };
 
+// Dialect Signed, whose levels are -1, 0, 1, 2.
+struct FsFp2 : FsFp2Table {
+  static constexpr i32 BIAS = 1;
+  static constexpr bool CODES = true;
+};
+
 struct FsFp3 : FsAlone<2> {
   static constexpr int WORDS = 3, PARTS = 2, FILE = 14;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return i == 0 ? j / 2 : 2; }
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32) {
-    const u32 low = p[0] >> (j % 2 * 2) & 0x33333333u, high = p[1] >> j & 0x11111111u;
-    return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high << 2);
+    const u32 low = p[0] >> (j % 2 * 2) & 0x33333333u, high = (j < 2 ? p[1] << (2 - j) : p[1] >> (j - 2)) & 0x44444444u;
+    return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high);
   }
   FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32) {
     const u32 low = p[0] >> (j % 2 * 2 + 16 * i) & 0x3333u, high = p[1] >> (j + 16 * i) & 0x1111u;
@@ -315,6 +352,15 @@ FS_DEVICE float fs_term(const FsScale& s, float first, float second, u32 sums) {
   }
 }
 
+// Bytes i, i + 2, i + 4 and i + 6 of {b, a}, i 0 or 1.
+FS_DEVICE u32 fs_bytes_of(u32 a, u32 b, i32 i) {
+#if FS_CUDA
+  return fs_prmt(a, b, i == 0 ? 0x6420 : 0x7531);
+#else
+  return fs_pick(b, a, i == 0 ? 0x06040200u : 0x07050301u);
+#endif
+}
+
 // The exact dot of 16 weights and activations as f32: from 1.5 * 2^23 the bits count in ones.
 FS_DEVICE i32 fs_half_dot(const u32x2& a, const u32x2& b, const u32x4& x, i32 c) {
   c = fs_dp4a(a.x, x.x, c);
@@ -324,12 +370,39 @@ FS_DEVICE i32 fs_half_dot(const u32x2& a, const u32x2& b, const u32x4& x, i32 c)
 }
 FS_DEVICE float fs_dot_value(i32 dot) { return fs_sub(fs_f32((u32)dot), FS_MAGIC); }
 
+// Where the dot of the whole block, or of its half i, starts: without what a bias adds to it.
+template <class F>
+FS_DEVICE i32 fs_dot_start(u32 sums, i32 i) {
+  if (F::BIAS == 0) return FS_MAGIC_BITS;
+  return F::TWO ? fs_half_sum(sums, i, -F::BIAS, FS_MAGIC_BITS) : fs_pair_sum(sums, -F::BIAS, FS_MAGIC_BITS);
+}
+
+// The exact dot of half a block as f32, where levels are codes of two bits - 1. Codes stay where they are in their bytes
+// (1, 4, 16 and 64 times a code) and meet activations in the order of fs_split; the sums of each place come together as f32, exact:
+// whole numbers below 2^24.
+FS_DEVICE float fs_code_dot(u32 word, const u32x4& x, i32 start) {
+  const float d0 = fs_f32((u32)fs_dp4a_us(word & 0x03030303u, x.x, start)), d1 = fs_f32((u32)fs_dp4a_us(word & 0x0c0c0c0cu, x.y, FS_MAGIC_BITS));
+  const float d2 = fs_f32((u32)fs_dp4a_us(word & 0x30303030u, x.z, FS_MAGIC_BITS));
+  const float d3 = fs_f32((u32)fs_dp4a_us(word & 0xc0c0c0c0u, x.w, FS_MAGIC_BITS));
+  const float sum = fs_fma(0.015625f, d3, fs_fma(0.0625f, d2, fs_fma(0.25f, d1, d0)));
+  return fs_sub(sum, 16711680.0f);  // (1 + 1/4 + 1/16 + 1/64) * FS_MAGIC
+}
+
+// 16 activations as fs_code_dot takes them: those of even and of odd nibbles of ROCmFP2's words, low codes first.
+FS_DEVICE u32x4 fs_split(const u32x4& x) {
+  return u32x4{fs_bytes_of(x.x, x.y, 0), fs_bytes_of(x.z, x.w, 0), fs_bytes_of(x.x, x.y, 1), fs_bytes_of(x.z, x.w, 1)};
+}
+
 // Rule 2 of a block and 32 activations (16-byte aligned).
 template <class F>
 FS_DEVICE float fs_block_term(const FsLevels& v, const FsScale& s, const u8* q, u32 sums) {
   const u32x4 x0 = ((const u32x4*)q)[0], x1 = ((const u32x4*)q)[1];
-  const i32 first = fs_half_dot(v.eight[0], v.eight[1], x0, FS_MAGIC_BITS);
+  if constexpr (F::CODES) {
+    const float first = fs_code_dot(v.eight[0].x, x0, fs_dot_start<F>(sums, 0));
+    return fs_term<F>(s, first, fs_code_dot(v.eight[0].y, x1, fs_dot_start<F>(sums, 1)), sums);
+  }
+  const i32 first = fs_half_dot(v.eight[0], v.eight[1], x0, fs_dot_start<F>(sums, 0));
   if (!F::TWO) return fs_term<F>(s, 0.0f, fs_dot_value(fs_half_dot(v.eight[2], v.eight[3], x1, first)), sums);
-  const i32 second = fs_half_dot(v.eight[2], v.eight[3], x1, FS_MAGIC_BITS);
+  const i32 second = fs_half_dot(v.eight[2], v.eight[3], x1, fs_dot_start<F>(sums, 1));
   return fs_term<F>(s, fs_dot_value(first), fs_dot_value(second), sums);
 }

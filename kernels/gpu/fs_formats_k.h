@@ -16,7 +16,7 @@
 
 // What is common to formats with file blocks of 256, S units and L words of scales.
 template <int S, int L>
-struct FsSuper {
+struct FsSuper : FsPlain {
   static constexpr int SUPER = 8, SCALES = S, LOADS = L;
   static constexpr bool NARROW = false;
 };

@@ -1,5 +1,5 @@
-// Repack, products of a few activation rows, and gate with up, of one format in tile order: the kernels that tiled.cu
-// and tiled_k.cu name, for formula, shapes, launch and order see there.
+// Repack, products of a few activation rows, and gate with up, of one format in tile order: the kernels that tiled.cu,
+// tiled_more.cu, tiled_k.cu and experts.cu name, for formula, shapes, launch and order see there.
 #pragma once
 #include "fourspark.h"
 #include "fs_a8.h"
@@ -41,24 +41,30 @@ using TiledOne = TiledShared<Q, 1>;
 template <int Q>
 using TiledTwo = TiledShared<Q, 2>;
 
-// One pass: all warps' segments into sh.part. Warps of 8 take one matrix.
+// Where a warp stands in a pass: its segment of one of the tiles that 8 warps take at once.
+struct TiledPlace {
+  i32 tile, segment, local;
+};
+
+FS_DEVICE TiledPlace tiled_place(i32 pass, i32 log2) {
+  const i32 warp = (i32)fs_warp(), local = warp & ((1 << log2) - 1);
+  return TiledPlace{(i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2), pass + local, local};
+}
+
+// One pass's segments into `part`; `ahead` holds the first groups of the first matrix.
 template <class F, int Q, int MATRICES>
-FS_DEVICE void tiled_pass(TiledShared<Q, MATRICES>& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
-                          i32 pass, i32 blocks, u32 per, i32 log2, u32 table) {
-  const i32 warp = (i32)fs_warp() % TILED_SEGMENTS, local = warp & ((1 << log2) - 1), segment = pass + local;
-  const i32 tile = (i32)fs_bid_x() * (TILED_SEGMENTS >> log2) + (warp >> log2);
-  const i32 safe = tile < w.tiles ? tile : w.tiles - 1;
-  FsTiledAhead<F> ahead;
-  fs_tiled_stage<Q, MATRICES * 256>(sh.input, my, q, meta, pass * FS_SEGMENT_BLOCKS, blocks, per);
-  fs_tiled_begin<F>(ahead, w, safe, segment < w.segments ? segment : w.segments - 1);
-  fs_copy_wait<0>();
-  fs_barrier();
-  if (tile < w.tiles && segment < w.segments) {
+FS_DEVICE void tiled_pass(TiledShared<Q, MATRICES>& sh, FsTiledAhead<F, Q>& ahead, const FsTiled<F> (&w)[MATRICES], const TiledPlace& at,
+                          i32 blocks, i32 count, u32 table) {
+  if (at.tile >= w[0].tiles || at.segment >= w[0].segments) return;
+  const FsTiledSpan span = {at.local * FS_SEGMENT_BLOCKS, blocks - at.segment * FS_SEGMENT_BLOCKS, count};
+  const FsTiledJob<F> second = fs_tiled_job<F>(w[MATRICES - 1], at.tile, at.segment);
+  FsTiledJob<F> job = fs_tiled_job<F>(w[0], at.tile, at.segment);
+  FS_ROLLED for (i32 i = 0; i < MATRICES; i++) {
     float acc[Q];
-    fs_tiled_segment<F, Q>(acc, ahead, w, sh.input, tile, segment, local * FS_SEGMENT_BLOCKS, blocks, my.count, table);
-    FS_UNROLL for (int c = 0; c < Q; c++) sh.part[fs_warp() / TILED_SEGMENTS][warp][c][fs_lane()] = acc[c];
+    fs_tiled_segment<F, Q>(acc, ahead, job, second, i + 1 < MATRICES, sh.input, span, table);
+    FS_UNROLL for (int c = 0; c < Q; c++) sh.part[i][fs_warp()][c][fs_lane()] = acc[c];
+    job = second;
   }
-  fs_barrier();
 }
 
 // Adds a pass's segments of one output to its total.
@@ -68,53 +74,96 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
   return total;
 }
 
+// Products of a block's tiles with the unit's columns: `out` takes the totals of each matrix by tile and column, a
+// value a lane. Over several passes a block has one tile, and an output stays with its warp.
+template <class F, int Q, int MATRICES, class Out>
+FS_DEVICE void tiled_products(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w)[MATRICES], const i8* q, const fs_a8_meta* meta,
+                              const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
+  if (my.count <= 0) return;  // the same for all threads
+  const i32 segments = w[0].segments, log2 = fs_slots_log2(segments), tiles = TILED_SEGMENTS >> log2;
+  fs_tiled_stage<Q, 256>(sh.input, my, q, meta, 0, blocks, per);
+  float total[MATRICES];
+  FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
+  for (i32 pass = 0; pass < segments; pass += TILED_SEGMENTS) {
+    const i32 here = segments - pass < TILED_SEGMENTS ? segments - pass : TILED_SEGMENTS;
+    const bool more = pass + here < segments;
+    const TiledPlace at = tiled_place(pass, log2);
+    FsTiledAhead<F, Q> ahead;
+    fs_tiled_begin<F, Q>(ahead, fs_tiled_job<F>(w[0], at.tile, at.segment));
+    fs_copy_wait<0>();
+    fs_tiled_arrange<F, Q, 256>(sh.input, my, pass * FS_SEGMENT_BLOCKS, blocks);
+    fs_barrier();
+    tiled_pass<F, Q, MATRICES>(sh, ahead, w, at, blocks, my.count, table);
+    fs_barrier();
+    if (more) fs_tiled_stage<Q, 256>(sh.input, my, q, meta, (pass + TILED_SEGMENTS) * FS_SEGMENT_BLOCKS, blocks, per);
+    for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
+      const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
+      if (c >= my.count || tile >= w[0].tiles) continue;  // the same for a warp
+      FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = tiled_add<Q>(tiles > 1 ? -0.0f : total[i], sh.part[i], slot, c, log2, here);
+      if (!more) out(tile, c, total);
+    }
+  }
+}
+
+// A product as f32 or as activation blocks.
+struct TiledOut {
+  float* y;
+  i8* y_q;
+  fs_a8_meta* y_meta;
+  i32 m;
+  FsTiledColumns my;
+
+  FS_DEVICE_MEMBER void operator()(i32 tile, i32 c, const float (&total)[1]) const {
+    const i32 row = tile * 32 + (i32)fs_lane();
+    if (row >= m) return;  // with blocks m is a multiple of 32: the same for a warp
+    const u64 at = my.slot(c) * (u64)m + (u64)row;
+    if (y_q)
+      fs_a8_store(total[0], at, y_q, y_meta, y);
+    else
+      y[at] = total[0];
+  }
+};
+
+// The activation of gate and up as activation blocks.
+struct TiledAct {
+  const float* weights;
+  i8* h_q;
+  fs_a8_meta* h_meta;
+  float* h;
+  i32 m;
+  float limit;
+  FsTiledColumns my;
+
+  FS_DEVICE_MEMBER void operator()(i32 tile, i32 c, const float (&total)[2]) const {
+    float v = fs_swiglu(total[0], total[1], limit);
+    if (weights) v = fs_mul(v, weights[my.slot(c)]);
+    fs_a8_store(v, my.slot(c) * (u64)m + (u64)(tile * 32) + fs_lane(), h_q, h_meta, h);
+  }
+};
+
+// A unit of one column takes the way of one column: most experts of a few tokens have one.
+template <class F, int Q, int MATRICES, class Out>
+FS_DEVICE void tiled_unit(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w)[MATRICES], const i8* q, const fs_a8_meta* meta,
+                          const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
+  if (Q > 1 && my.count == 1)
+    tiled_products<F, 1, MATRICES>((TiledShared<1, MATRICES>&)sh, w, q, meta, my, blocks, per, table, out);
+  else
+    tiled_products<F, Q, MATRICES>(sh, w, q, meta, my, blocks, per, table, out);
+}
+
 template <class F, int Q>
 FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my, float* y,
                           i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, u32 per, u32 table) {
-  if (my.count <= 0) return;  // the same for all threads
-  const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);
-  const i32 log2 = fs_slots_log2(w.segments), tiles = TILED_SEGMENTS >> log2;
-  float total = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
-  for (i32 pass = 0; pass < w.segments; pass += TILED_SEGMENTS) {
-    tiled_pass<F, Q, 1>(sh, w, my, q, meta, pass, blocks, per, log2, table);
-    const i32 here = w.segments - pass < TILED_SEGMENTS ? w.segments - pass : TILED_SEGMENTS;
-    for (i32 o = (i32)fs_warp(); o < tiles * Q; o += 8) {
-      const i32 slot = o / Q, c = o % Q, row = ((i32)fs_bid_x() * tiles + slot) * 32 + (i32)fs_lane();
-      if (c >= my.count) continue;
-      if (tiles > 1) total = -0.0f;
-      total = tiled_add<Q>(total, sh.part[0], slot, c, log2, here);
-      if (pass + here != w.segments || row >= m) continue;  // with blocks m is a multiple of 32: the same for a warp
-      const u64 at = my.slot(c) * (u64)m + (u64)row;
-      if (y_q)
-        fs_a8_store(total, at, y_q, y_meta, y);
-      else
-        y[at] = total;
-    }
-    fs_barrier();
-  }
+  const FsTiled<F> w[1] = {fs_tiled_of<F>(packed, my.expert, m, blocks)};
+  tiled_unit<F, Q, 1>(sh, w, q, meta, my, blocks, per, table, TiledOut{y, y_q, y_meta, m, my});
 }
 
 template <class F, int Q>
 FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my,
-                             const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, u32 per, u32 table, float limit) {
-  if (my.count <= 0) return;
-  const FsTiled<F> w = fs_tiled_of<F>(fs_warp() < TILED_SEGMENTS ? gate : up, my.expert, m, blocks);
-  const i32 log2 = fs_slots_log2(w.segments), tiles = TILED_SEGMENTS >> log2;
-  float total[2] = {-0.0f, -0.0f};
-  for (i32 pass = 0; pass < w.segments; pass += TILED_SEGMENTS) {
-    tiled_pass<F, Q, 2>(sh, w, my, q, meta, pass, blocks, per, log2, table);
-    const i32 here = w.segments - pass < TILED_SEGMENTS ? w.segments - pass : TILED_SEGMENTS;
-    for (i32 o = (i32)fs_warp(); o < tiles * Q; o += 16) {
-      const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
-      if (c >= my.count || tile >= w.tiles) continue;  // the same for a warp
-      FS_UNROLL for (int i = 0; i < 2; i++) total[i] = tiled_add<Q>(tiles > 1 ? -0.0f : total[i], sh.part[i], slot, c, log2, here);
-      if (pass + here != w.segments) continue;
-      float v = fs_swiglu(total[0], total[1], limit);
-      if (weights) v = fs_mul(v, weights[my.slot(c)]);
-      fs_a8_store(v, my.slot(c) * (u64)m + (u64)(tile * 32) + fs_lane(), h_q, h_meta, h);
-    }
-    fs_barrier();
-  }
+                             const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, u32 per, u32 table,
+                             float limit) {
+  const FsTiled<F> w[2] = {fs_tiled_of<F>(gate, my.expert, m, blocks), fs_tiled_of<F>(up, my.expert, m, blocks)};
+  tiled_unit<F, Q, 2>(sh, w, q, meta, my, blocks, per, table, TiledAct{weights, h_q, h_meta, h, m, limit, my});
 }
 
 #define TILED_GEMV(name, F, Q, occupancy)                                                                                 \
@@ -128,8 +177,8 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
     tiled_gemv<F, Q>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_##name##_##Q, 256)
-#define TILED_GATE_UP(name, F, Q)                                                                                         \
-  FS_KERNEL(tiled_gate_up_##name##_##Q, 512, 1)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
+#define TILED_GATE_UP(name, F, Q, occupancy)                                                                              \
+  FS_KERNEL(tiled_gate_up_##name##_##Q, 256, occupancy)(const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, \
                                                 const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,       \
                                                 const u32* FS_RESTRICT order, const float* FS_RESTRICT weights,           \
                                                 i8* FS_RESTRICT h_q, fs_a8_meta* FS_RESTRICT h_meta, float* FS_RESTRICT h, \
@@ -139,11 +188,12 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
     tiled_gate_up<F, Q>(sh, gate, up, q, meta, fs_tiled_columns<Q>(units, order, cols), weights, h_q, h_meta, h, m,       \
                         blocks, per, table, limit);                                                                       \
   }                                                                                                                       \
-  FS_EXPORT(tiled_gate_up_##name##_##Q, 512)
+  FS_EXPORT(tiled_gate_up_##name##_##Q, 256)
 #define TILED(name, F, occupancy)                                                                                         \
   FS_KERNEL(tiled_repack_##name, 256, 1)(const u8* FS_RESTRICT raw, u8* FS_RESTRICT packed, i32 m, i32 blocks) {          \
     fs_begin();                                                                                                           \
     tiled_repack<F>(raw, packed, m, blocks);                                                                              \
   }                                                                                                                       \
   FS_EXPORT(tiled_repack_##name, 256)                                                                                     \
-  TILED_GEMV(name, F, 1, occupancy) TILED_GEMV(name, F, 4, 2) TILED_GATE_UP(name, F, 1) TILED_GATE_UP(name, F, 4)
+  TILED_GEMV(name, F, 1, occupancy) TILED_GEMV(name, F, 4, 2) \
+  TILED_GATE_UP(name, F, 1, 2) TILED_GATE_UP(name, F, 4, 2)

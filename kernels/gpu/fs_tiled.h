@@ -31,13 +31,30 @@ struct FsTiledGroup {
   u32 scales[F::LOADS];
 };
 
+// A lane's segment of a row: where its first group and its scales are, and its last group.
+template <class F>
+struct FsTiledJob {
+  const u32x4* codes;
+  const u32x4* scales;
+  i32 last;
+};
+
+// Beyond the matrix: a job that is there instead. Nobody uses its terms.
+template <class F>
+FS_DEVICE FsTiledJob<F> fs_tiled_job(const FsTiled<F>& w, i32 tile, i32 segment) {
+  const u64 t = (u64)(tile < w.tiles ? tile : w.tiles - 1);
+  const i32 s = segment < w.segments ? segment : w.segments - 1, left = w.groups - 1 - s * 4;
+  return FsTiledJob<F>{w.codes + (t * (u64)w.groups + (u64)s * 4) * F::WORDS * 32 + fs_lane(),
+                       w.scales + (t * (u64)w.segments + (u64)s) * F::SCALES * 32 + fs_lane(), left < 3 ? left : 3};
+}
+
 // A group past the end repeats the last one: nobody uses its terms.
 template <class F>
-FS_DEVICE void fs_tiled_load(FsTiledGroup<F>& out, const FsTiled<F>& w, i32 tile, i32 group) {
-  const i32 safe = group < w.groups ? group : w.groups - 1;
-  const u32x4* line = w.codes + ((u64)tile * (u64)w.groups + (u64)safe) * F::WORDS * 32 + fs_lane();
+FS_DEVICE void fs_tiled_load(FsTiledGroup<F>& out, const FsTiledJob<F>& job, i32 group) {
+  const i32 safe = group < job.last ? group : job.last;
+  const u32x4* line = job.codes + safe * (F::WORDS * 32);
   FS_UNROLL for (int j = 0; j < F::WORDS; j++) out.word[j] = fs_load_stream(line + j * 32);
-  F::read_scales(out.scales, w.scales + ((u64)tile * (u64)w.segments + (u64)(safe / 4)) * F::SCALES * 32 + fs_lane(), safe % 4);
+  F::read_scales(out.scales, job.scales, safe);
 }
 
 // The activations of a pass.
@@ -78,39 +95,71 @@ FS_DEVICE void fs_tiled_stage(FsTiledInput<Q>& to, const FsTiledColumns& my, con
   fs_copy_commit();
 }
 
-// Groups of a segment that a lane has in flight: the first ones are asked for before their activations have come.
-template <class F>
+// Activations in the order that a format's dots take; the other threads' after a barrier.
+template <class F, int Q, int THREADS>
+FS_DEVICE void fs_tiled_arrange(FsTiledInput<Q>& in, const FsTiledColumns& my, i32 first, i32 blocks) {
+  if (!F::CODES) return;
+  const i32 count = blocks - first < TILED_BLOCKS ? blocks - first : TILED_BLOCKS;
+  fs_barrier();
+  FS_UNROLL for (int c = 0; c < Q; c++) {
+    if (c >= my.count) continue;  // the same for all threads
+    for (i32 i = (i32)fs_tid(); i < count * 2; i += THREADS) {
+      u32x4* at = (u32x4*)&in.q[c][i * 16];
+      *at = fs_split(*at);
+    }
+  }
+}
+
+// Groups of formats of two words that a lane has in flight, for one column. On AMD four of them spill.
+#if FS_HIP
+static constexpr int FS_TILED_FEW = 2;
+#else
+static constexpr int FS_TILED_FEW = 4;
+#endif
+
+// Groups that a lane has in flight: the first ones of its next job are asked for while it computes the last ones of
+// this one, so that its reads never pause.
+template <class F, int Q>
 struct FsTiledAhead {
-  static constexpr int GROUPS = F::WORDS <= 4 ? 2 : 1;  // other warps fill the gaps
+  static constexpr int GROUPS = F::WORDS == 2 && Q == 1 ? FS_TILED_FEW : F::WORDS <= 4 ? 2 : 1;
   FsTiledGroup<F> group[GROUPS];
 };
 
-template <class F>
-FS_DEVICE void fs_tiled_begin(FsTiledAhead<F>& ahead, const FsTiled<F>& w, i32 tile, i32 segment) {
-  FS_UNROLL for (i32 g = 0; g < FsTiledAhead<F>::GROUPS; g++) fs_tiled_load<F>(ahead.group[g], w, tile, segment * 4 + g);
+template <class F, int Q>
+FS_DEVICE void fs_tiled_begin(FsTiledAhead<F, Q>& ahead, const FsTiledJob<F>& job) {
+  FS_UNROLL for (i32 g = 0; g < ahead.GROUPS; g++) fs_tiled_load<F>(ahead.group[g], job, g);
 }
 
-// Sums of one segment of this lane's row, over the blocks in order from +0. The segment's activations
-// start at block `local` of the input.
+// Where a segment's activations start in the input, its blocks, and the columns.
+struct FsTiledSpan {
+  i32 local, left, count;
+};
+
+// Sums of one segment of this lane's row, over the blocks in order from +0; leaves the first groups of `next`, if
+// there are `more`, on their way.
 template <class F, int Q>
-FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F>& ahead, const FsTiled<F>& w, const FsTiledInput<Q>& in, i32 tile,
-                                i32 segment, i32 local, i32 blocks, i32 count, u32 table) {
-  constexpr int AHEAD = FsTiledAhead<F>::GROUPS;
+FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F, Q>& ahead, const FsTiledJob<F>& job, const FsTiledJob<F>& next, bool more,
+                                const FsTiledInput<Q>& in, const FsTiledSpan& span, u32 table) {
+  constexpr int AHEAD = FsTiledAhead<F, Q>::GROUPS;
   FS_UNROLL for (int c = 0; c < Q; c++) acc[c] = 0.0f;
   FS_ROLLED for (i32 part = 0; part < 4; part += AHEAD) {
+    // What to ask for: the rest of this job, or the start of the next.
+    const bool here = part + AHEAD < 4;
+    const FsTiledJob<F> from = {here ? job.codes : next.codes, here ? job.scales : next.scales, here ? job.last : next.last};
     FS_UNROLL for (i32 i = 0; i < AHEAD * 4; i++) {
       const FsTiledGroup<F>& group = ahead.group[i / 4];
       u32 words[F::WORDS];
       FS_UNROLL for (int j = 0; j < F::WORDS; j++) words[j] = fs_word(group.word[j], i % 4);
       const FsScale s = fs_scale_of<F>(group.scales, i % 4);
-      if (i % 4 == 3 && part + AHEAD < 4) fs_tiled_load<F>(ahead.group[i / 4], w, tile, segment * 4 + part + AHEAD + i / 4);
+      if (i % 4 == 3 && (here || more)) fs_tiled_load<F>(ahead.group[i / 4], from, (here ? part + AHEAD : 0) + i / 4);
       const FsLevels levels = fs_levels<F>(words, table);
-      const i32 at = local + part * 4 + i;
-      const bool inside = segment * FS_SEGMENT_BLOCKS + part * 4 + i < blocks;
+      const i32 at = span.local + part * 4 + i;
+      const bool inside = part * 4 + i < span.left;
       FS_UNROLL for (int c = 0; c < Q; c++) {
-        if (Q > 1 && c >= count) continue;  // the same for a warp
-        const float next = fs_fma(in.meta[c][at].d, fs_block_term<F>(levels, s, &in.q[c][at * 32], in.meta[c][at].sums), acc[c]);
-        acc[c] = inside ? next : acc[c];
+        if (Q > 1 && c >= span.count) continue;  // the same for a warp
+        const float term = fs_block_term<F>(levels, s, &in.q[c][at * 32], in.meta[c][at].sums);
+        const float sum = fs_fma(in.meta[c][at].d, term, acc[c]);
+        acc[c] = inside ? sum : acc[c];
       }
     }
   }

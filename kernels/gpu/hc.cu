@@ -38,7 +38,7 @@ static constexpr int HC_STREAMS = FS_STREAMS, HC_THREADS = 512, HC_DIM = 8192;
 static constexpr int HC_SEGMENTS = HC_STREAMS * HC_DIM / FS_SEGMENT, HC_EACH = HC_DIM / HC_THREADS;
 
 struct HcShared {
-  float u[HC_DIM];
+  alignas(16) float u[HC_DIM];
   float part[HC_SEGMENTS];
   float mix[HC_STREAMS];
   float m[FS_SITE + 1];  // dots, and at [24] the streams' squares
@@ -87,15 +87,45 @@ FS_DEVICE float hc_added(HcShared& sh, const float* part, i32 segments, i32 d, f
   return fs_rsqrt(fs_add(fs_div(sh.m[FS_SITE], (float)(HC_STREAMS * d)), eps));
 }
 
-// A thread's elements of the streams.
+// A thread's elements of the streams: V of them lie beside each other. V 4 where d is a multiple of 128, so that warps are whole.
 struct HcStreams {
   float v[HC_EACH][HC_STREAMS];
 };
 
+// V values from `at`, 0 if it is not `there`; four of them aligned.
+template <int V>
+FS_DEVICE void hc_read(float (&v)[V], const float* at, bool there) {
+  if constexpr (V == 4) {
+    const u32x4 four = there ? *(const u32x4*)at : u32x4{0, 0, 0, 0};
+    FS_UNROLL for (int j = 0; j < 4; j++) v[j] = fs_f32(fs_word(four, j));
+  } else {
+    v[0] = there ? *at : 0.0f;
+  }
+}
+
+template <int V>
+FS_DEVICE void hc_write(float* at, const float (&v)[V]) {
+  if constexpr (V == 4)
+    *(u32x4*)at = u32x4{fs_bits(v[0]), fs_bits(v[1]), fs_bits(v[2]), fs_bits(v[3])};
+  else
+    *at = v[0];
+}
+
+// A thread's element t.
+template <int V>
+FS_DEVICE i32 hc_at(i32 t) {
+  return (t / V * HC_THREADS + (i32)fs_tid()) * V + t % V;
+}
+
+template <int V>
 FS_DEVICE void hc_load(HcStreams& to, const float* x, i32 d) {
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) {
-    const i32 i = t * HC_THREADS + (i32)fs_tid();
-    FS_UNROLL for (int s = 0; s < HC_STREAMS; s++) to.v[t][s] = i < d ? x[(u64)s * (u64)d + (u64)i] : 0.0f;
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+    const i32 i = hc_at<V>(t);
+    FS_UNROLL for (int s = 0; s < HC_STREAMS; s++) {
+      float v[V];
+      hc_read<V>(v, x + (u64)s * (u64)d + (u64)i, i < d);
+      FS_UNROLL for (int j = 0; j < V; j++) to.v[t + j][s] = v[j];
+    }
   }
 }
 
@@ -114,38 +144,98 @@ struct HcTerm {
   FS_DEVICE_MEMBER float of(float m, float r) const { return fs_fma(fs_mul(m, r), scale, base); }
 };
 
+// V values of h and their blocks, if they are asked for.
+template <int V>
+FS_DEVICE void hc_store(const float (&v)[V], u64 at, const HcOut& out) {
+  if constexpr (V == 4) {
+    if (out.q) fs_a8_store_four(v, at, out.q, out.meta);
+    if (out.h) hc_write<V>(out.h + at, v);
+  } else if (out.q) {
+    fs_a8_store(v[0], at, out.q, out.meta, out.h);
+  } else {
+    out.h[at] = v[0];
+  }
+}
+
 // Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written; `term` is those of
 // dots 0 to 3 in the first threads.
+template <int V>
 FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const HcTerm& term, const float* norm, float* mix, const HcOut& out, i32 d,
                            float r, float rms_eps, float eps) {
   const u64 row = (u64)fs_bid_x() * (u64)d;
   const i32 thread = (i32)fs_tid();
   float weights[HC_EACH];  // all reads before the first write, so that they overlap
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) weights[t] = t * HC_THREADS + thread < d ? norm[t * HC_THREADS + thread] : 0.0f;
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+    float w[V];
+    hc_read<V>(w, norm + hc_at<V>(t), hc_at<V>(t) < d);
+    FS_UNROLL for (int j = 0; j < V; j++) weights[t + j] = w[j];
+  }
   if (thread < HC_STREAMS) {
     const float pre = fs_add(fs_sigmoid(term.of(sh.m[thread], r)), eps);
     sh.mix[thread] = pre;
     mix[thread] = pre;
   }
   fs_barrier();
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) {
-    const i32 i = t * HC_THREADS + thread;
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+    const i32 i = hc_at<V>(t);
     if (i >= d) continue;
-    float v = fs_mul(sh.mix[0], x.v[t][0]);
-    FS_UNROLL for (int s = 1; s < HC_STREAMS; s++) v = fs_fma(sh.mix[s], x.v[t][s], v);
-    sh.u[i] = v;
-    if (out.u) out.u[row + (u64)i] = v;
+    float v[V];
+    FS_UNROLL for (int j = 0; j < V; j++) {
+      v[j] = fs_mul(sh.mix[0], x.v[t + j][0]);
+      FS_UNROLL for (int s = 1; s < HC_STREAMS; s++) v[j] = fs_fma(sh.mix[s], x.v[t + j][s], v[j]);
+    }
+    hc_write<V>(&sh.u[i], v);
+    if (out.u) hc_write<V>(out.u + row + (u64)i, v);
   }
   fs_barrier();
   const float ru = hc_factor(sh, sh.u, d, rms_eps);
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t++) {
-    const i32 i = t * HC_THREADS + thread;
+  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+    const i32 i = hc_at<V>(t);
     if (i >= d) continue;  // with blocks d is a multiple of 32: whole warps
-    const float v = fs_mul(fs_mul(sh.u[i], ru), weights[t]);
-    if (out.q)
-      fs_a8_store(v, row + (u64)i, out.q, out.meta, out.h);
-    else
-      out.h[row + (u64)i] = v;
+    float v[V];
+    hc_read<V>(v, &sh.u[i], true);
+    FS_UNROLL for (int j = 0; j < V; j++) v[j] = fs_mul(fs_mul(v[j], ru), weights[t + j]);
+    hc_store<V>(v, row + (u64)i, out);
+  }
+}
+
+// What the kernel of a site reads and mixes, of all tokens.
+struct HcSite {
+  const float* x;
+  const float* m;
+  const float* norm;
+  float* mix;
+  i32 segments, d;
+  float rms_eps, eps;
+};
+
+// A block of hc_pre.
+template <int V>
+FS_DEVICE void hc_pre_part(HcShared& sh, const HcSite& w, const float* base, const float* scale, const HcOut& out, i32 iterations, i32 open) {
+  const u64 token = fs_bid_x();
+  const float* streams = w.x + token * HC_STREAMS * (u64)w.d;
+  // Which dot a thread mixes, all of them in one part or 0 to 3, C (warp 0) and post in two: read before anybody waits for
+  // sums.
+  const u32 thread = fs_tid(), all = thread < FS_SITE ? thread : FS_SITE - 1;
+  const u32 at = open ? all : fs_bid_y() == 0 ? thread & 3 : fs_warp() == 0 ? 8 + (thread & 15) : HC_STREAMS + (thread & 3);
+  const u32 kind = at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2;
+  const HcTerm term = {base[at], scale[kind]};
+  HcStreams v;
+  if (fs_bid_y() == 0) hc_load<V>(v, streams, w.d);
+  float r;
+  if (w.segments > 0)
+    r = hc_added(sh, w.m + token * (u64)w.segments * (FS_SITE + 1), w.segments, w.d, w.rms_eps);
+  else
+    r = hc_given(sh, w.m + token * FS_SITE, FS_SITE, streams, w.d, w.rms_eps);
+  float* mix = w.mix + token * FS_SITE;
+  if (fs_bid_y() == 0) {
+    hc_collapse<V>(sh, v, term, w.norm, mix, out, w.d, r, w.rms_eps, w.eps);
+    if (open && thread >= HC_STREAMS && thread < FS_SITE) mix[at] = term.of(sh.m[at], r);
+  } else if (fs_warp() == 0) {
+    const float c = fs_hc_sinkhorn(term.of(sh.m[at], r), iterations, w.eps);
+    if (fs_lane() < 16) mix[at] = c;
+  } else if (fs_warp() == 1 && fs_lane() < HC_STREAMS) {
+    mix[at] = fs_mul(2.0f, fs_sigmoid(term.of(sh.m[at], r)));
   }
 }
 
@@ -154,46 +244,35 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
                           fs_a8_meta* meta, i32 segments, i32 d, i32 iterations, i32 open, float rms_eps, float eps) {
   fs_begin();
   FS_SHARED(HcShared, sh);
-  const u64 token = fs_bid_x();
-  const float* streams = x + token * HC_STREAMS * (u64)d;
-  // Which dot a thread mixes, all of them in one part or 0 to 3, C (warp 0) and post in two: read before anybody waits for
-  // sums.
-  const u32 thread = fs_tid(), all = thread < FS_SITE ? thread : FS_SITE - 1;
-  const u32 at = open ? all : fs_bid_y() == 0 ? thread & 3 : fs_warp() == 0 ? 8 + (thread & 15) : HC_STREAMS + (thread & 3);
-  const u32 kind = at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2;
-  const HcTerm term = {base[at], scale[kind]};
-  HcStreams v;
-  if (fs_bid_y() == 0) hc_load(v, streams, d);
-  float r;
-  if (segments > 0)
-    r = hc_added(sh, m + token * (u64)segments * (FS_SITE + 1), segments, d, rms_eps);
+  const HcSite site = {x, m, norm, mix, segments, d, rms_eps, eps};
+  if (d % 128 == 0)
+    hc_pre_part<4>(sh, site, base, scale, HcOut{u, h, q, meta}, iterations, open);
   else
-    r = hc_given(sh, m + token * FS_SITE, FS_SITE, streams, d, rms_eps);
-  mix += token * FS_SITE;
-  if (fs_bid_y() == 0) {
-    hc_collapse(sh, v, term, norm, mix, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
-    if (open && thread >= HC_STREAMS && thread < FS_SITE) mix[at] = term.of(sh.m[at], r);
-  } else if (fs_warp() == 0) {
-    const float c = fs_hc_sinkhorn(term.of(sh.m[at], r), iterations, eps);
-    if (fs_lane() < 16) mix[at] = c;
-  } else if (fs_warp() == 1 && fs_lane() < HC_STREAMS) {
-    mix[at] = fs_mul(2.0f, fs_sigmoid(term.of(sh.m[at], r)));
-  }
+    hc_pre_part<1>(sh, site, base, scale, HcOut{u, h, q, meta}, iterations, open);
 }
 FS_EXPORT(hc_pre, 512)
+
+template <int V>
+FS_DEVICE void hc_head_row(HcShared& sh, const HcSite& w, const HcTerm& term, const HcOut& out) {
+  const u64 token = fs_bid_x();
+  const float* streams = w.x + token * HC_STREAMS * (u64)w.d;
+  HcStreams v;
+  hc_load<V>(v, streams, w.d);
+  const float r = hc_given(sh, w.m + token * HC_STREAMS, HC_STREAMS, streams, w.d, w.rms_eps);
+  hc_collapse<V>(sh, v, term, w.norm, w.mix + token * 4, out, w.d, r, w.rms_eps, w.eps);
+}
 
 FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
                            const float* FS_RESTRICT scale, const float* FS_WEIGHTS norm, float* mix, float* u, float* h, i8* q,
                            fs_a8_meta* meta, i32 d, float rms_eps, float eps) {
   fs_begin();
   FS_SHARED(HcShared, sh);
-  const u64 token = fs_bid_x();
-  const float* streams = x + token * HC_STREAMS * (u64)d;
+  const HcSite site = {x, m, norm, mix, 0, d, rms_eps, eps};
   const HcTerm term = {base[fs_lane() & 3], scale[0]};
-  HcStreams v;
-  hc_load(v, streams, d);
-  const float r = hc_given(sh, m + token * HC_STREAMS, HC_STREAMS, streams, d, rms_eps);
-  hc_collapse(sh, v, term, norm, mix + token * 4, HcOut{u, h, q, meta}, d, r, rms_eps, eps);
+  if (d % 128 == 0)
+    hc_head_row<4>(sh, site, term, HcOut{u, h, q, meta});
+  else
+    hc_head_row<1>(sh, site, term, HcOut{u, h, q, meta});
 }
 FS_EXPORT(hc_head, 512)
 

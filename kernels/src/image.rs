@@ -55,6 +55,7 @@ pub const KERNELS: &[Source] = files![
     "dense.cu",
     "dense_wide.cu",
     "embed.cu",
+    "experts.cu",
     "fp4f.cu",
     "fp4f_mma.cu",
     "grouped.cu",
@@ -72,7 +73,8 @@ pub const KERNELS: &[Source] = files![
     "select.cu",
     "synth.cu",
     "tiled.cu",
-    "tiled_k.cu"
+    "tiled_k.cu",
+    "tiled_more.cu"
 ];
 
 /// Sources that only measurements use: other bits, or no result at all.

@@ -1,4 +1,5 @@
-//! Cases of `tiled.cu` and `tiled_k.cu`: every format in tile order, alone and as experts. Those of one token's experts stand beside.
+//! Cases of `tiled.cu`, `tiled_more.cu` and `tiled_k.cu`: every format in tile order, alone and as experts. Those of few tokens'
+//! experts with the shared one stand beside.
 
 use fpx_quant::{Format, Fp2Dialect, Fp6Endpoint};
 
@@ -42,7 +43,7 @@ pub fn whole(format: Format, k: usize) -> usize {
 /// Which kernels: those of few rows, or those of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// `tiled.cu` and `tiled_k.cu`.
+    /// `tiled.cu`, `tiled_more.cu` and `tiled_k.cu`.
     Few,
     /// `grouped.cu`, `grouped_more.cu` and `grouped_k.cu`.
     Many,

@@ -1,21 +1,36 @@
-//! Launches of `tiled.cu` for the experts of one token: the routed ones and the shared one together.
+//! Launches of `experts.cu` for the experts of a few tokens: the routed ones and the shared one together.
 
 use fpx_quant::{Format, Fp2Dialect};
 
 use super::a8::META_BYTES;
 use super::route::UNIT_BYTES;
-use super::tiled::{SOURCE, Stack};
+use super::tiled::{self, Stack};
 use super::{Arg, Call, bytes, grid_y, int, require};
 use crate::KernelError;
 
-/// Gate and up, and down, of routed experts of a format.
-fn names(format: Format) -> Option<[&'static str; 2]> {
+/// Kernels of routed experts of a format: gate and up of one token and of more, down of one and of more.
+type Names = [[&'static str; 2]; 2];
+
+macro_rules! names {
+    ($name:literal) => {
+        [
+            [
+                concat!("tiled_gate_up_with_", $name, "_1"),
+                concat!("tiled_gate_up_with_", $name, "_4"),
+            ],
+            [
+                concat!("tiled_gemv_with_", $name, "_1"),
+                concat!("tiled_gemv_with_", $name, "_4"),
+            ],
+        ]
+    };
+}
+
+fn names(format: Format) -> Option<Names> {
     match format {
-        Format::Fp4Fast => Some(["tiled_gate_up_with_fp4f", "tiled_gemv_with_fp4f"]),
-        Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg | Fp2Dialect::S40) => {
-            Some(["tiled_gate_up_with_fp2", "tiled_gemv_with_fp2"])
-        }
-        Format::Fp3 => Some(["tiled_gate_up_with_fp3", "tiled_gemv_with_fp3"]),
+        Format::Fp4Fast => Some(names!("fp4f")),
+        Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => Some(names!("fp2")),
+        Format::Fp3 => Some(names!("fp3")),
         _ => None,
     }
 }
@@ -27,134 +42,191 @@ pub fn together(routed: &Stack, shared: &Stack) -> bool {
     same && shared.format == Format::Fp4Fast && names(routed.format).is_some()
 }
 
-/// A launch for `used` slots and the shared expert, without arguments; `which`: gate and up, or down.
-fn begin(which: usize, routed: &Stack, shared: &Stack, used: usize) -> Result<Call, KernelError> {
-    let name = names(routed.format).map_or("tiled_with", |n| n[which]);
-    let fits = together(routed, shared);
-    require(
-        name,
-        "rows of the shared expert",
-        "a stack that goes with the routed ones",
-        shared.rows,
-        fits,
-    )?;
-    require(name, "slots", "at least 1", used, used > 0)?;
-    let down = grid_y(name, "slots", used.saturating_add(1))?;
-    let threads = [512, 256][which];
-    Ok(Call::new(
-        SOURCE,
-        name,
-        [routed.grid(name)?, down, 1],
-        threads,
-    ))
+/// A token's routed experts and the shared one, for some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// The routed ones.
+    pub routed: Stack,
+    /// The shared one.
+    pub shared: Stack,
+    /// Tokens. One: units of one slot each, without an order; more: units of up to [`tiled::WIDE`], in an order.
+    pub tokens: usize,
+    /// Routed experts of a token.
+    pub used: usize,
 }
 
-fn sizes(call: Call, w: &Stack, used: usize) -> Result<Call, KernelError> {
-    let name = call.kernel;
-    Ok(call
-        .arg(Arg::I32(int(name, "rows", w.rows)?))
-        .arg(Arg::I32(int(name, "blocks", w.k / 32)?))
-        .arg(Arg::U32(int(name, "slots", used)?.cast_unsigned()))
-        .arg(Arg::U32(w.kind(name)?.table)))
+impl Experts {
+    fn slots(&self) -> usize {
+        self.tokens.saturating_mul(self.used)
+    }
+
+    /// A launch without arguments; `which`: gate and up, or down.
+    fn begin(&self, which: usize) -> Result<Call, KernelError> {
+        let (routed, shared) = (&self.routed, &self.shared);
+        let many = usize::from(self.tokens > 1);
+        let name = names(routed.format).map_or("tiled_with", |n| n[which][many]);
+        let fits = together(routed, shared);
+        require(
+            name,
+            "rows of the shared expert",
+            "a stack that goes with the routed ones",
+            shared.rows,
+            fits,
+        )?;
+        require(name, "slots", "at least 1", self.slots(), self.slots() > 0)?;
+        let wide = [1, tiled::WIDE][many];
+        let units = self.slots().saturating_add(self.tokens.div_ceil(wide));
+        let down = grid_y(name, "units", units)?;
+        let grid = [routed.grid(name)?, down, 1];
+        Ok(Call::new("experts.cu", name, grid, 256))
+    }
+
+    /// Units and their order.
+    fn lists(&self, call: Call) -> Result<Call, KernelError> {
+        let name = call.kernel;
+        let order = match self.tokens {
+            1 => Arg::Null,
+            _ => Arg::Read(bytes(name, &[self.slots(), 4])?),
+        };
+        let units = bytes(name, &[self.slots(), UNIT_BYTES])?;
+        Ok(call.arg(Arg::Read(units)).arg(order))
+    }
+
+    /// rows, blocks, tokens, then `used` if it is asked for, and the table.
+    fn sizes(&self, call: Call, used: bool) -> Result<Call, KernelError> {
+        let (name, w) = (call.kernel, &self.routed);
+        let mut call = call
+            .arg(Arg::I32(int(name, "rows", w.rows)?))
+            .arg(Arg::I32(int(name, "blocks", w.k / 32)?))
+            .arg(Arg::I32(int(name, "tokens", self.tokens)?));
+        if used {
+            let used = int(name, "experts of a token", self.used)?;
+            call = call.arg(Arg::U32(used.cast_unsigned()));
+        }
+        Ok(call.arg(Arg::U32(w.kind(name)?.table)))
+    }
 }
 
-/// Gate, up and activation of a token's experts. Buffers: gate, up packed; q `[k]` i8, meta `[k / 32]` of 8 bytes; units
-/// `[used]` of 16 bytes, of one slot each; weights `[used]` f32; h q `[used][rows]` i8, h meta `[used][rows / 32]` of 8
-/// bytes; shared gate, up packed; shared h q `[rows]` i8, shared h meta `[rows / 32]` of 8 bytes. `limits`: clamps of the
-/// routed and of the shared expert.
+/// Activation blocks of `n` rows of `k`.
+fn blocks(name: &'static str, n: usize, k: usize) -> Result<[u64; 2], KernelError> {
+    Ok([
+        bytes(name, &[n, k])?,
+        bytes(name, &[n, k / 32, META_BYTES])?,
+    ])
+}
+
+/// Gate, up and activation of the tokens' experts. Buffers: gate, up packed; q `[tokens][k]` i8, meta `[tokens][k / 32]` of
+/// 8 bytes; units `[slots]` of 16 bytes; for more than one token order `[slots]` u32; weights `[slots]` f32; h q
+/// `[slots][rows]` i8, h meta `[slots][rows / 32]` of 8 bytes; shared gate, up packed; shared h q `[tokens][rows]` i8,
+/// shared h meta `[tokens][rows / 32]` of 8 bytes. `limits`: clamps of the routed and of the shared expert.
 ///
 /// # Errors
 /// `Shape`: stacks that do not go [together], or rows that are no multiple of 32; `Format`.
-pub fn gate_up(
-    routed: &Stack,
-    shared: &Stack,
-    used: usize,
-    limits: [f32; 2],
-) -> Result<Call, KernelError> {
-    let call = begin(0, routed, shared, used)?;
-    let name = call.kernel;
-    let (rows, k) = (routed.rows, routed.k);
-    require(
-        name,
-        "rows",
-        "a multiple of 32",
-        rows,
-        rows.is_multiple_of(32),
-    )?;
-    let (packed, alone) = (routed.packed_bytes()?, shared.packed_bytes()?);
-    let call = call
-        .arg(Arg::Read(packed))
-        .arg(Arg::Read(packed))
-        .arg(Arg::Read(bytes(name, &[k])?))
-        .arg(Arg::Read(bytes(name, &[k / 32, META_BYTES])?))
-        .arg(Arg::Read(bytes(name, &[used, UNIT_BYTES])?))
-        .arg(Arg::Read(bytes(name, &[used, 4])?))
-        .arg(Arg::Write(bytes(name, &[used, rows])?))
-        .arg(Arg::Write(bytes(name, &[used, rows / 32, META_BYTES])?))
+pub fn gate_up(work: &Experts, limits: [f32; 2]) -> Result<Call, KernelError> {
+    let call = work.begin(0)?;
+    let (name, slots, tokens) = (call.kernel, work.slots(), work.tokens);
+    let (rows, k) = (work.routed.rows, work.routed.k);
+    let whole = rows.is_multiple_of(32);
+    require(name, "rows", "a multiple of 32", rows, whole)?;
+    let (packed, alone) = (work.routed.packed_bytes()?, work.shared.packed_bytes()?);
+    let [q, meta] = blocks(name, tokens, k)?;
+    let [h_q, h_meta] = blocks(name, slots, rows)?;
+    let [shared_q, shared_meta] = blocks(name, tokens, rows)?;
+    let call = call.arg(Arg::Read(packed)).arg(Arg::Read(packed));
+    let call = work
+        .lists(call.arg(Arg::Read(q)).arg(Arg::Read(meta)))?
+        .arg(Arg::Read(bytes(name, &[slots, 4])?))
+        .arg(Arg::Write(h_q))
+        .arg(Arg::Write(h_meta))
         .arg(Arg::Read(alone))
         .arg(Arg::Read(alone))
-        .arg(Arg::Write(bytes(name, &[rows])?))
-        .arg(Arg::Write(bytes(name, &[rows / 32, META_BYTES])?));
-    let call = sizes(call, routed, used)?;
+        .arg(Arg::Write(shared_q))
+        .arg(Arg::Write(shared_meta));
+    let call = work.sizes(call, true)?;
     Ok(call.arg(Arg::F32(limits[0])).arg(Arg::F32(limits[1])))
 }
 
-/// Down of a token's experts. Buffers: packed; q `[used][k]` i8, meta `[used][k / 32]` of 8 bytes; units `[used]` of 16
-/// bytes, of one slot each; y `[used][rows]` f32; shared packed, q `[k]`, meta `[k / 32]`, y `[rows]` f32.
+/// Down of the tokens' experts. Buffers: packed; q `[slots][k]` i8, meta `[slots][k / 32]` of 8 bytes; units `[slots]` of 16
+/// bytes; for more than one token order `[slots]` u32; y `[slots][rows]` f32; shared packed, q `[tokens][k]`, meta
+/// `[tokens][k / 32]`, y `[tokens][rows]` f32.
 ///
 /// # Errors
 /// `Shape`: stacks that do not go [together]; `Format`.
-pub fn down(routed: &Stack, shared: &Stack, used: usize) -> Result<Call, KernelError> {
-    let call = begin(1, routed, shared, used)?;
-    let name = call.kernel;
-    let (rows, k) = (routed.rows, routed.k);
-    let call = call
-        .arg(Arg::Read(routed.packed_bytes()?))
-        .arg(Arg::Read(bytes(name, &[used, k])?))
-        .arg(Arg::Read(bytes(name, &[used, k / 32, META_BYTES])?))
-        .arg(Arg::Read(bytes(name, &[used, UNIT_BYTES])?))
-        .arg(Arg::Write(bytes(name, &[used, rows, 4])?))
-        .arg(Arg::Read(shared.packed_bytes()?))
-        .arg(Arg::Read(bytes(name, &[k])?))
-        .arg(Arg::Read(bytes(name, &[k / 32, META_BYTES])?))
-        .arg(Arg::Write(bytes(name, &[rows, 4])?));
-    sizes(call, routed, used)
+pub fn down(work: &Experts) -> Result<Call, KernelError> {
+    let call = work.begin(1)?;
+    let (name, slots, tokens) = (call.kernel, work.slots(), work.tokens);
+    let (rows, k) = (work.routed.rows, work.routed.k);
+    let [q, meta] = blocks(name, slots, k)?;
+    let [shared_q, shared_meta] = blocks(name, tokens, k)?;
+    let call = call.arg(Arg::Read(work.routed.packed_bytes()?));
+    let call = work
+        .lists(call.arg(Arg::Read(q)).arg(Arg::Read(meta)))?
+        .arg(Arg::Write(bytes(name, &[slots, rows, 4])?))
+        .arg(Arg::Read(work.shared.packed_bytes()?))
+        .arg(Arg::Read(shared_q))
+        .arg(Arg::Read(shared_meta))
+        .arg(Arg::Write(bytes(name, &[tokens, rows, 4])?));
+    work.sizes(call, false)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stack(format: Format, rows: usize) -> Stack {
-        Stack {
+    fn experts(format: Format, rows: usize, tokens: usize) -> Experts {
+        let stack = |format, matrices| Stack {
             format,
-            matrices: 4,
+            matrices,
             rows,
             k: 4096,
+        };
+        Experts {
+            routed: stack(format, 4),
+            shared: stack(Format::Fp4Fast, 1),
+            tokens,
+            used: 6,
         }
     }
 
     #[test]
-    fn stacks_that_do_not_go_together_are_refused() {
-        let (routed, shared) = (stack(Format::Fp3, 64), stack(Format::Fp4Fast, 64));
-        let call = gate_up(&routed, &shared, 6, [10.0; 2]).unwrap();
+    fn the_shared_expert_has_units_of_its_own() {
+        let call = gate_up(&experts(Format::Fp3, 64, 1), [10.0; 2]).unwrap();
+        let got = (call.kernel, call.grid);
+        assert_eq!(got, ("tiled_gate_up_with_fp3_1", [2, 7, 1]));
+        let call = down(&experts(Format::Fp3, 64, 5)).unwrap();
+        let got = (call.kernel, call.grid);
         assert_eq!(
-            (call.kernel, call.grid),
-            ("tiled_gate_up_with_fp3", [2, 7, 1])
+            got,
+            ("tiled_gemv_with_fp3_4", [2, 32, 1]),
+            "30 and 2 of the shared one"
         );
-        let call = down(&routed, &shared, 6).unwrap();
-        assert_eq!((call.kernel, call.threads), ("tiled_gemv_with_fp3", 256));
-        assert!(down(&routed, &shared, 0).is_err());
-        for (routed, shared) in [
-            (stack(Format::Fp8, 64), shared),
-            (routed, stack(Format::Fp3, 64)),
-            (routed, stack(Format::Fp4Fast, 96)),
+    }
+
+    #[test]
+    fn stacks_that_do_not_go_together_are_refused() {
+        let good = experts(Format::Fp3, 64, 1);
+        assert!(down(&Experts { used: 0, ..good }).is_err());
+        assert!(down(&Experts { tokens: 0, ..good }).is_err());
+        let other = experts(Format::Fp3, 96, 1).shared;
+        let not_shared = Stack {
+            format: Format::Fp3,
+            ..good.shared
+        };
+        for work in [
+            experts(Format::Fp8, 64, 1),
+            Experts {
+                shared: other,
+                ..good
+            },
+            Experts {
+                shared: not_shared,
+                ..good
+            },
         ] {
-            assert!(!together(&routed, &shared));
-            assert!(down(&routed, &shared, 6).is_err());
-            assert!(gate_up(&routed, &shared, 6, [10.0; 2]).is_err());
+            assert!(!together(&work.routed, &work.shared));
+            assert!(down(&work).is_err());
+            assert!(gate_up(&work, [10.0; 2]).is_err());
         }
-        let odd = |f| stack(f, 33);
-        assert!(gate_up(&odd(Format::Fp3), &odd(Format::Fp4Fast), 6, [1.0; 2]).is_err());
+        assert!(gate_up(&experts(Format::Fp3, 33, 1), [1.0; 2]).is_err());
     }
 }

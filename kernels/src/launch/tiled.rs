@@ -1,4 +1,4 @@
-//! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu` and `tiled_k.cu`: a few activation rows
+//! Matrices in tile order (`gpu/fs_formats.h`) and the launches of `tiled.cu`, `tiled_more.cu` and `tiled_k.cu`: a few activation rows
 //! on 4-way dots, alone or grouped by expert.
 
 use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
@@ -8,10 +8,9 @@ use super::route::UNIT_BYTES;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
 
-pub(super) const SOURCE: &str = "tiled.cu";
+const SOURCE: &str = "tiled.cu";
 /// Most slots of a unit of work.
 pub const WIDE: usize = 4;
-
 /// What a format's kernels are called and how they store a block.
 pub(super) struct Kind {
     /// repack, gemv 1 and 4, gate and up 1 and 4.
@@ -58,15 +57,17 @@ impl Kind {
             words,
             scales,
             block: 32,
-            source: SOURCE,
+            source: "tiled_more.cu",
             grouped_source: "grouped_more.cu",
             offset: false,
             table,
         };
         let first = |kind: Self| Self {
+            source: SOURCE,
             grouped_source: "grouped.cu",
             ..kind
         };
+        let [s40, fp2] = [names!("fp2s40"), names!("fp2")];
         // With an offset, or with blocks of 256.
         let more = |kind: Self, block, offset| Self {
             block,
@@ -81,8 +82,11 @@ impl Kind {
             Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => {
                 first(kind(names!("fp2"), 2, 2, 0x0201_00ff))
             }
-            // -4, -1, 1, 4.
-            Format::Fp2(Fp2Dialect::S40) => first(kind(names!("fp2"), 2, 2, 0x0401_fffc)),
+            // -4, -1, 1, 4: for few rows the kernels with any table.
+            Format::Fp2(Fp2Dialect::S40) => Self {
+                grouped_source: "grouped.cu",
+                ..kind((s40.0, fp2.1), 2, 2, 0x0401_fffc)
+            },
             Format::Fp2(Fp2Dialect::Affine) => more(kind(names!("fp2a"), 2, 2, 0), 32, true),
             Format::Fp3 => first(kind(names!("fp3"), 3, 2, 0)),
             Format::Q8_0 => kind(names!("q8"), 8, 2, 0),
@@ -345,7 +349,7 @@ pub fn gate_up(
     let kind = w.kind("tiled_gate_up")?;
     let (one, down) = work.spread(kind.names[3])?;
     let name = kind.names[if one { 3 } else { 4 }];
-    let call = Call::new(kind.source, name, [w.grid(name)?, down, 1], 512);
+    let call = Call::new(kind.source, name, [w.grid(name)?, down, 1], 256);
     let call = gate_up_args(call, w, work, &kind, [weighted, floats])?;
     Ok(call.arg(Arg::F32(limit)))
 }

@@ -101,7 +101,7 @@ pub(crate) struct Units {
 
 impl Units {
     /// The slots of the launch's unit and order arguments.
-    fn slots(&self) -> impl Iterator<Item = Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         let units = (self.work.wide > 0).then_some(self.units);
         let order = self.work.ordered.then_some(self.order);
         units.into_iter().chain(order)

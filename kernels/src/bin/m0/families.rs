@@ -6,9 +6,11 @@
 //! bits with harmless exponents.
 
 use device::driver::Driver;
+use ds4_kernels::KernelError;
 use ds4_kernels::cases::{self, Runner};
 use ds4_kernels::cpu::{index_row_bytes, kv_row_bytes};
 use ds4_kernels::launch::compress::{Kind, Pass, Spot};
+use ds4_kernels::launch::experts::{self, Experts};
 use ds4_kernels::launch::head::{PARTS, PLAN_BYTES, Plan};
 use ds4_kernels::launch::index::{COMPRESSED, Lists, Place, Scores};
 use ds4_kernels::launch::rows::Row;
@@ -143,14 +145,16 @@ impl Item {
     }
 }
 
-/// All of them.
+/// Those whose names hold `only`.
 pub(crate) fn run(
     gpu: &mut Rig<impl Driver>,
+    only: &str,
     report: &mut Report,
     out: &mut impl std::io::Write,
 ) -> Result<()> {
     let lists = [matrices()?, small()?, attention()?, experts()?, tokens()?];
-    for item in lists.into_iter().flatten() {
+    let wanted = |item: &Item| item.name.contains(only);
+    for item in lists.into_iter().flatten().filter(wanted) {
         item.run(gpu, report)?;
     }
     writeln!(
@@ -413,6 +417,9 @@ fn experts() -> Result<Vec<Item>> {
         Format::Q2K,
         Format::Iq2Xxs,
     ];
+    for format in &formats[..3] {
+        items.extend(with_shared(*format)?);
+    }
     for format in formats {
         let stack = |rows, k| Stack {
             format,
@@ -461,6 +468,61 @@ fn experts() -> Result<Vec<Item>> {
             let call = tiled::gemv(&w, &Work::plain(cols))?;
             items.push(Item::new(format!("{format} {D}x{D} by {cols}"), call));
         }
+    }
+    Ok(items)
+}
+
+/// Routed experts of a few tokens, all of them different, with the shared one: gate and up of a format, down of ROCmFP3 with
+/// ROCmFP2 as models have it, else of the format.
+fn with_shared(format: Format) -> Result<Vec<Item>> {
+    let down = match format {
+        Format::Fp2(_) => Format::Fp3,
+        other => other,
+    };
+    let mut items = Vec::new();
+    for tokens in [1usize, 2, 4, 6, 8] {
+        let slots = tokens * USED;
+        let both = |format, rows, k| Experts {
+            routed: Stack {
+                format,
+                matrices: EXPERTS,
+                rows,
+                k,
+            },
+            shared: Stack {
+                format: Format::Fp4Fast,
+                matrices: 1,
+                rows,
+                k,
+            },
+            tokens,
+            used: USED,
+        };
+        let bytes = |w: &Experts| {
+            let one = w.routed.packed_bytes()? as usize / EXPERTS;
+            Ok::<_, KernelError>(slots * one + w.shared.packed_bytes()? as usize)
+        };
+        let of_set = |set: u32| {
+            let unit = |s: u32| [(s * 5 + set * 7) % EXPERTS as u32, s, 1, 0];
+            cases::u32_bytes(&(0..slots as u32).flat_map(unit).collect::<Vec<u32>>())
+        };
+        let units: Vec<Vec<u8>> = (0..SETS as u32).map(of_set).collect();
+        let order = cases::u32_bytes(&(0..slots as u32).collect::<Vec<u32>>());
+        let (up, down) = (both(format, FF, D), both(down, D, FF));
+        let lists = |item: Item, at: usize| {
+            let item = item.give_each(at, units.clone());
+            match tokens {
+                1 => item,
+                _ => item.give(at + 1, order.clone()),
+            }
+        };
+        let what = format!("experts of {tokens} tokens with the shared one");
+        let call = experts::gate_up(&up, [10.0; 2])?;
+        let item = Item::new(format!("{} gate and up, {what}", up.routed.format), call);
+        items.push(lists(item, 4).moving(2 * bytes(&up)?));
+        let call = experts::down(&down)?;
+        let item = Item::new(format!("{} down, {what}", down.routed.format), call);
+        items.push(lists(item, 3).moving(bytes(&down)?));
     }
     Ok(items)
 }

@@ -19,6 +19,7 @@ use rig::Rig;
 
 const HELP: &str =
     "m0 [--device cuda:N|hip:N] [--json FILE] [--commit HASH] [--quick] [--sample-functions] [--no-cases] [--no-bench]
+   [--only TEXT]
 Runs every kernel case on a GPU and compares all bits with the references, then measures.
   --device KIND:N      which (cuda:0)
   --json FILE          writes the results there
@@ -27,6 +28,7 @@ Runs every kernel case on a GPU and compares all bits with the references, then 
   --sample-functions   samples the functions' bit patterns instead of comparing all 2^32
   --no-cases           measures only
   --no-bench           compares only
+  --only TEXT          measures only launches of families whose names hold it
 ";
 
 #[derive(Debug, Default)]
@@ -38,6 +40,7 @@ struct Options {
     device: String,
     no_cases: bool,
     no_bench: bool,
+    only: Option<String>,
 }
 
 fn options() -> Result<Options, String> {
@@ -59,6 +62,7 @@ fn options() -> Result<Options, String> {
             "--sample-functions" => o.sample_functions = true,
             "--no-cases" => o.no_cases = true,
             "--no-bench" => o.no_bench = true,
+            "--only" => o.only = Some(value()?),
             _ => return Err(HELP.into()),
         }
     }
@@ -108,8 +112,11 @@ fn on<R: Driver>(
         writeln!(out, "cases: {:.1} s", start.elapsed().as_secs_f64())?;
     }
     if !o.no_bench {
-        bench::run(&mut gpu, &mut report, &mut out)?;
-        families::run(&mut gpu, &mut report, &mut out)?;
+        if o.only.is_none() {
+            bench::run(&mut gpu, &mut report, &mut out)?;
+        }
+        let only = o.only.as_deref().unwrap_or_default();
+        families::run(&mut gpu, only, &mut report, &mut out)?;
     }
     report.print(&mut out)?;
     if let Some(file) = &o.json {

@@ -3,13 +3,18 @@
 
 use device::driver::Driver;
 use ds4_kernels::KernelError;
-use ds4_kernels::launch::tiled::{Stack, Work};
-use ds4_kernels::launch::{experts, grouped, route};
+use ds4_kernels::launch::experts::{self, Experts};
+use ds4_kernels::launch::tiled::{self, Stack, Work};
+use ds4_kernels::launch::{grouped, route};
 
 use super::Pass;
 use crate::on_device::arena::Slot;
 use crate::on_device::products::{Input, Rows, Units};
 use crate::on_device::weights::{Matrix, Moe, Routing};
+
+/// Most tokens whose routed and shared experts are in one launch: rows of the shared one are read again for every
+/// [`tiled::WIDE`] of them.
+const TOGETHER: usize = 8;
 
 /// An expert's first half: matrices, clamp, weights of its slots.
 struct Half<'a> {
@@ -26,8 +31,10 @@ impl<R: Driver> Pass<'_, R> {
     pub(super) fn experts(&mut self, at: usize, w: &Moe, h: &mut Input) -> Result<(), KernelError> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let units = self.route(at, w, h)?;
-        if let Some(stacks) = together(w).filter(|_| n == 1) {
-            return self.one_token(w, h, &stacks, units.units);
+        if let Some(stacks) =
+            together(w).filter(|_| n <= TOGETHER && units.work.wide <= tiled::WIDE)
+        {
+            return self.few_tokens(w, h, &stacks, &units);
         }
         let plain = Units {
             work: Work::plain(n),
@@ -65,36 +72,42 @@ impl<R: Driver> Pass<'_, R> {
         }
     }
 
-    /// The experts of a single token: routed and shared ones in one launch each way. `stacks`: of gate and up, and of
+    /// The experts of a few tokens: routed and shared ones in one launch each way. `stacks`: of gate and up, and of
     /// down; routed and shared.
-    fn one_token(
+    fn few_tokens(
         &mut self,
         w: &Moe,
         h: &mut Input,
-        [gate, down]: &[[Stack; 2]; 2],
-        units: Slot,
+        stacks: &[[Stack; 2]; 2],
+        units: &Units,
     ) -> Result<(), KernelError> {
-        let (s, m) = (self.scratch, self.meta);
-        let used = m.n_used;
-        let units = units.rows(0, used, route::UNIT_BYTES);
-        let weights = s.weights.rows(0, used, 4);
-        let (act, shared) = (s.act.part(0, used), s.shared.part(0, 1));
+        let (s, m, n) = (self.scratch, self.meta, self.n());
+        let slots = n * m.n_used;
+        let weights = s.weights.rows(0, slots, 4);
+        let (act, shared) = (s.act.part(0, slots), s.shared.part(0, n));
         h.quantise(self.gpu)?;
         let shared_reads = [&w.shared_gate, &w.shared_up, &w.shared_down];
         self.gpu.read += shared_reads.map(|w| w.bytes).iter().sum::<u64>();
-        let limits = [w.clamp_routed, w.clamp_shared];
-        let call = experts::gate_up(&gate[0], &gate[1], used, limits)?;
-        let mut slots = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta, units];
-        slots.extend([weights, act.q, act.meta]);
-        slots.extend([w.shared_gate.slot, w.shared_up.slot]);
-        slots.extend([shared.q, shared.meta]);
-        self.gpu.put(&call, &slots)?;
-        let call = experts::down(&down[0], &down[1], used)?;
-        let y = s.y.rows(0, used, 4 * m.n_embd);
-        let block = s.block.rows(0, 1, 4 * m.n_embd);
-        let mut slots = vec![w.down.slot, act.q, act.meta, units, y];
-        slots.extend([w.shared_down.slot, shared.q, shared.meta, block]);
-        self.gpu.put(&call, &slots)
+        let [up, down] = stacks.map(|[routed, shared]| Experts {
+            routed,
+            shared,
+            tokens: n,
+            used: m.n_used,
+        });
+        let call = experts::gate_up(&up, [w.clamp_routed, w.clamp_shared])?;
+        let mut given = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta];
+        given.extend(units.slots());
+        given.extend([weights, act.q, act.meta]);
+        given.extend([w.shared_gate.slot, w.shared_up.slot]);
+        given.extend([shared.q, shared.meta]);
+        self.gpu.put(&call, &given)?;
+        let call = experts::down(&down)?;
+        let y = s.y.rows(0, slots, 4 * m.n_embd);
+        let block = s.block.rows(0, n, 4 * m.n_embd);
+        let mut given = vec![w.down.slot, act.q, act.meta];
+        given.extend(units.slots());
+        given.extend([y, w.shared_down.slot, shared.q, shared.meta, block]);
+        self.gpu.put(&call, &given)
     }
 
     /// Experts of every token and their units of work.
