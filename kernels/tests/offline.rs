@@ -43,8 +43,8 @@ fn open_operations(ptx: &str) -> Vec<&str> {
     ptx.lines().map(str::trim).filter(float).collect()
 }
 
-/// Sources that only compare and count.
-const INTEGERS: &[&str] = &["select.cu"];
+/// Sources that only compare and count, or make bytes.
+const INTEGERS: &[&str] = &["select.cu", "synth.cu"];
 
 #[test]
 fn every_float_operation_states_its_rounding() {

@@ -54,7 +54,7 @@ fn the_selftest_finds_the_second_device_sound() {
     let report = selftest(DeviceChoice::Hip(1), true, &libraries).unwrap();
     assert!(report.is_sound(), "{report:#?}");
     assert_eq!(report.device.device, "hip:1");
-    assert_eq!(report.families.len(), 14);
+    assert_eq!(report.families.len(), 15);
     let absent = selftest(DeviceChoice::Hip(7), true, &libraries);
     let said = absent.unwrap_err().to_string();
     assert!(said.contains("hip:7"), "{said}");

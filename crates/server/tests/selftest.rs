@@ -49,7 +49,7 @@ fn the_cpu_as_a_device_is_sound() {
     assert_eq!(report["sound"], true);
     assert_eq!(report["device"]["device"], "cpu:0");
     let families = report["families"].as_array().unwrap();
-    assert_eq!(families.len(), 14);
+    assert_eq!(families.len(), 15);
     for family in families {
         assert!(family["values"].as_u64().unwrap() > 0, "{family}");
         assert_eq!(family["wrong"], serde_json::json!([]), "{family}");
