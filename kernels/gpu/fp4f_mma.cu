@@ -5,10 +5,12 @@
 // shapes   packed [m][blocks] in tile32 order, q [cols][k] i8, meta [cols][blocks] of a8_quantise,
 //          y [cols][m] f32
 //
-// fp4f_mma_n: up to FS_TILE_N columns (8 on NVIDIA, 16 on AMD), one cost for any number
-//   launch   8 warps a block, a warp one segment of 16 rows; a block holds 16 rows (8 or more
-//            segments, at most 32) or 16 * floor(8 / segments)
-//   cost     17 bytes a block; per block one step of 16 x N x 32 and 2 flops an output
+// fp4f_mma_n: columns in groups of FS_TILE_N (8 on NVIDIA, 16 on AMD), one cost for any number in a group
+//   launch   grid (rows, groups); 8 warps a block, a warp one segment of 16 rows; a block holds 16 rows (8 or
+//            more segments, at most 32) or 16 * floor(8 / segments), and one group of columns
+//   cost     17 bytes a block and group, those of the second group on from the cache; per block one step of
+//            16 x N x 32 and 2 flops an output
+// fp4f_mma_pair: the same of two matrices of the same k, the second one's blocks behind the `first` of the first
 // fp4f_gemm_*: any number of columns
 //   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 or 32
 //            columns, weights decoded straight into its registers, activations staged in shared
@@ -24,7 +26,7 @@
 #include "fs_math.h"
 #include "fs_tile.h"
 
-// ---- up to FS_TILE_N columns
+// ---- columns in groups of FS_TILE_N
 
 static constexpr int NARROW_SEGMENTS = 32;
 
@@ -78,33 +80,53 @@ FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
 }
 
-FS_KERNEL(fp4f_mma_n, 256, 3)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
-                              float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
-  fs_begin();
-  FS_SHARED(Fp4fNarrowShared, sh);
+// The block'th block of the matrix, of the columns of group y.
+FS_DEVICE void fp4f_narrow(Fp4fNarrowShared& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks, i32 cols,
+                           i32 block) {
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
+  const i32 first_col = (i32)fs_bid_y() * FS_TILE_N, here = cols - first_col < FS_TILE_N ? cols - first_col : FS_TILE_N;
+  const u64 before = (u64)first_col * (u64)blocks;
+  q += before * 32;
+  meta += before;
   const i32 warps_of = w.segments < 8 ? w.segments : 8, per_block = 8 / warps_of;
-  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, half = (i32)fs_bid_x() * per_block + slot;
+  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, half = block * per_block + slot;
   // The matrix step needs whole warps: the condition is the same for all lanes.
   if (slot < per_block && half < w.tiles * 2)
     for (i32 segment = warp % warps_of; segment < w.segments; segment += 8) {
       float(&part)[FS_TILE_N][16] = sh.part[slot * warps_of + segment];
       if ((segment + 1) * FS_SEGMENT_BLOCKS <= blocks)
-        fp4f_narrow_segment<true>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, cols);
+        fp4f_narrow_segment<true>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, here);
       else
-        fp4f_narrow_segment<false>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, cols);
+        fp4f_narrow_segment<false>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, here);
     }
   fs_barrier();
   for (i32 o = (i32)fs_tid(); o < per_block * FS_TILE_N * 16; o += 256) {
-    const i32 from = o / (FS_TILE_N * 16), c = o / 16 % FS_TILE_N, row = ((i32)fs_bid_x() * per_block + from) * 16 + o % 16;
-    if (row >= m || c >= cols) continue;
+    const i32 from = o / (FS_TILE_N * 16), c = o / 16 % FS_TILE_N, row = (block * per_block + from) * 16 + o % 16;
+    if (row >= m || c >= here) continue;
     float total = sh.part[from * warps_of][c][o % 16];
     for (i32 i = 1; i < w.segments; i++) total = fs_add(total, sh.part[from * warps_of + i][c][o % 16]);
-    y[(u64)c * (u64)m + (u64)row] = total;
+    y[(u64)(first_col + c) * (u64)m + (u64)row] = total;
   }
 }
+
+FS_KERNEL(fp4f_mma_n, 256, 3)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
+                              float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
+  fs_begin();
+  FS_SHARED(Fp4fNarrowShared, sh);
+  fp4f_narrow(sh, packed, q, meta, y, m, blocks, cols, (i32)fs_bid_x());
+}
 FS_EXPORT(fp4f_mma_n, 256)
+
+FS_KERNEL(fp4f_mma_pair, 256, 2)(const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta, const u8* FS_RESTRICT w0, float* FS_RESTRICT y0,
+                                 const u8* FS_RESTRICT w1, float* FS_RESTRICT y1, i32 m0, i32 m1, i32 blocks, i32 first, i32 cols) {
+  fs_begin();
+  FS_SHARED(Fp4fNarrowShared, sh);
+  const i32 block = (i32)fs_bid_x();
+  const bool second = block >= first;  // the same for all threads
+  fp4f_narrow(sh, second ? w1 : w0, q, meta, second ? y1 : y0, second ? m1 : m0, blocks, cols, second ? block - first : block);
+}
+FS_EXPORT(fp4f_mma_pair, 256)
 
 // ---- any number of columns
 
@@ -128,17 +150,19 @@ struct Fp4fCopies {
   const fs_a8_meta* d[D];
 };
 
+// Columns past the last repeat those that are there in turn: if all of them read one, all blocks of the matrix would
+// ask one slice of the cache for it.
 template <int COLS>
 FS_DEVICE Fp4fCopies<COLS> fp4f_copies(const i8* q, const fs_a8_meta* meta, i32 blocks, i32 first, i32 cols) {
   Fp4fCopies<COLS> my;
-  const i32 thread = (i32)fs_tid();
+  const u32 thread = fs_tid(), here = (u32)(cols - first);
   FS_UNROLL for (int i = 0; i < my.Q; i++) {
-    const i32 col = first + thread / 8 + i * 32;
-    my.q[i] = q + (u64)(col < cols ? col : cols - 1) * (u64)blocks * 32 + thread % 8 * 16;
+    const u32 col = (thread / 8 + (u32)i * 32) % here;
+    my.q[i] = q + (u64)((u32)first + col) * (u64)blocks * 32 + thread % 8 * 16;
   }
   FS_UNROLL for (int i = 0; i < my.D; i++) {
-    const i32 col = first + thread / 4 + i * 64;
-    my.d[i] = meta + (u64)(col < cols ? col : cols - 1) * (u64)blocks + thread % 4;
+    const u32 col = (thread / 4 + (u32)i * 64) % here;
+    my.d[i] = meta + (u64)((u32)first + col) * (u64)blocks + thread % 4;
   }
   return my;
 }

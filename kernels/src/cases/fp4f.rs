@@ -32,9 +32,9 @@ const fn case(rows: usize, k: usize, cols: &'static [usize], skew: usize, wild: 
 
 const QUICK: &[Case] = &[
     case(1, 32, &[1, 8, 9], 1, true),
-    case(33, 512, &[1, 2, 3, 4, 5, 6, 7, 8, 9], 3, false),
+    case(33, 512, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 63], 3, false),
     case(95, 544, &[1, 8, 9], 1, true),
-    case(70, 1024, &[1, 8, 9, 16], 0, false),
+    case(70, 1024, &[1, 8, 9, 16, 33], 0, false),
     case(130, 1536, &[1, 3, 9], 2, true),
     case(257, 1056, &[1, 8], 5, false),
     case(67, 4096, &[1, 8, 9], 7, true),
@@ -149,8 +149,8 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         runner.reset();
     }
     for (rows, k) in PAIRS {
-        for processors in [1, 10_000] {
-            outcomes.extend(pair(runner, *rows, *k, processors)?);
+        for (cols, processors) in [(1, 1), (1, 10_000), (2, 1), (runner.width(), 1)] {
+            outcomes.extend(pair(runner, *rows, *k, cols, processors)?);
             runner.reset();
         }
     }
@@ -165,9 +165,10 @@ fn pair<R: Runner>(
     runner: &mut R,
     rows: [usize; 2],
     k: usize,
+    cols: usize,
     processors: usize,
 ) -> Result<Vec<Outcome>, KernelError> {
-    let x = Activations::new(&activations(1, k, 77), 1, k);
+    let x = Activations::new(&activations(cols, k, 77), cols, k);
     let mut buffers = vec![runner.load(&x.q, 0)?, runner.load(&x.meta, 0)?];
     let mut wants = Vec::new();
     let w = [Tile32::new(rows[0], k)?, Tile32::new(rows[1], k)?];
@@ -178,12 +179,12 @@ fn pair<R: Runner>(
         buffers.push(runner.poisoned(want.len() * 4)?);
         wants.push(want);
     }
-    let call = fp4f::pair([&w[0], &w[1]], processors)?;
+    let call = fp4f::pair([&w[0], &w[1]], cols, runner.width(), processors)?;
     runner.launch(&call, &buffers)?;
     let mut outcomes = Vec::new();
     for (at, want) in wants.iter().enumerate() {
         let got = to_f32(&runner.read(buffers[3 + 2 * at])?);
-        let name = format!("{} {at} of {rows:?}x{k}", call.kernel);
+        let name = format!("{} {at} of {rows:?}x{k} by {cols}", call.kernel);
         outcomes.push(compare_f32(name, want, &got));
     }
     Ok(outcomes)
@@ -208,7 +209,7 @@ fn products<R: Runner>(
             calls.push(fp4f::gemv(w, cols, *spread)?);
         }
     }
-    if cols <= runner.width() {
+    if cols <= 8 * runner.width() {
         calls.push(fp4f::mma(w, cols, runner.width())?);
     }
     for variant in runner.gemms() {

@@ -120,12 +120,29 @@ impl Gemm {
     /// Those that do not.
     pub const FREE: &[Self] = &[Self::FreeA, Self::FreeD];
 
-    /// The faster one on a device whose matrix step has so many columns: the sums of A do not fit an AMD
-    /// device's registers (`kernels/resources.txt`), on NVIDIA's they do and A is faster
-    /// (benches/records/2026-11-29-m0-h200.md).
+    /// The faster one on a device of so many processors whose matrix step has `width` columns: the sums of A do not fit
+    /// an AMD device's registers (`kernels/resources.txt`); on NVIDIA's they do, and A is faster where its blocks fill
+    /// the device as well as D's.
     #[must_use]
-    pub fn choose(width: usize) -> Self {
-        if width == 8 { Self::A } else { Self::D }
+    pub fn choose(w: &Tile32, cols: usize, width: usize, processors: usize) -> Self {
+        if width == 8 && Self::A.time(w, cols, processors) <= Self::D.time(w, cols, processors) {
+            Self::A
+        } else {
+            Self::D
+        }
+    }
+
+    /// Time as [`narrow_time`] has it: that of as many blocks as a device holds at once, times how often that is. A wave of A
+    /// (one block a processor) is 620 units a processor, one of D (two) 870: medians of the shapes of
+    /// benches/records/2026-12-01-products-h200.json.
+    fn time(self, w: &Tile32, cols: usize, processors: usize) -> usize {
+        let (_, rows, columns) = self.parts();
+        let blocks = w.rows.div_ceil(rows) * cols.div_ceil(columns);
+        let (at_once, wave) = match self {
+            Self::A | Self::FreeA => (processors, 620),
+            Self::D | Self::FreeD => (2 * processors, 870),
+        };
+        blocks.div_ceil(at_once.max(1)) * wave * processors
     }
 
     /// Kernel, rows and columns of a block.
@@ -222,36 +239,73 @@ pub fn gemv(w: &Tile32, cols: usize, spread: Gemv) -> Result<Call, KernelError> 
     product(Call::new("fp4f.cu", name, grid, threads), w, cols)
 }
 
-/// The products of two matrices of the same k with one activation row: the bits of [`gemv`] for each. Buffers: q `[k]`
-/// i8, meta `[k / 32]` of 8 bytes, then packed and y `[rows]` f32 of the one and of the other.
+/// The products of two matrices of the same k with up to `width` activation rows: the bits of [`gemv`] for each. Buffers: q
+/// `[cols][k]` i8, meta `[cols][k / 32]` of 8 bytes, then packed and y `[cols][rows]` f32 of the one and of the other.
 ///
 /// # Errors
-/// `Shape`: rows of different lengths.
-pub fn pair(w: [&Tile32; 2], processors: usize) -> Result<Call, KernelError> {
+/// `Shape`: rows of different lengths or of more than 32 segments, no or too many columns.
+pub fn pair(
+    w: [&Tile32; 2],
+    cols: usize,
+    width: usize,
+    processors: usize,
+) -> Result<Call, KernelError> {
+    let mut call = match cols {
+        0..=1 => pair_of_one(w, processors)?,
+        _ => Call::new(
+            "fp4f_mma.cu",
+            "fp4f_mma_pair",
+            [halves_grid(w[0])?, halves_grid(w[1])?, 1],
+            256,
+        ),
+    };
+    call.matrix = cols > 1;
+    let name = call.kernel;
+    let fits = (1..=width).contains(&cols);
+    require(name, "columns", "1 to the unit's width", cols, fits)?;
+    let same = w[0].k() == w[1].k();
+    require(name, "k", "the same of both matrices", w[1].k(), same)?;
+    let long = w[0].segments();
+    require(name, "segments", "1 to 32", long, meets(w[0]))?;
+    let [first, second, _] = call.grid;
+    call.grid = [grid_x(name, u64::from(first) + u64::from(second))?, 1, 1];
+    let mut call = call
+        .arg(Arg::Read(bytes(name, &[cols, w[0].k()])?))
+        .arg(Arg::Read(bytes(name, &[cols, w[0].blocks, META_BYTES])?));
+    for w in w {
+        call = call
+            .arg(Arg::Read(w.packed_bytes()))
+            .arg(Arg::Write(bytes(name, &[cols, w.rows, 4])?));
+    }
+    let sizes = [w[0].rows, w[1].rows, w[0].blocks, first as usize, cols];
+    sizes.iter().try_fold(call, |call, size| {
+        Ok(call.arg(Arg::I32(int(name, "size", *size)?)))
+    })
+}
+
+/// The kernel of [`pair`] for one row, with the blocks of the one and of the other as its grid.
+fn pair_of_one(w: [&Tile32; 2], processors: usize) -> Result<Call, KernelError> {
     let blocks = w[0].wide_blocks() + w[1].wide_blocks();
     let (name, threads, rows) = match Gemv::choose_for(blocks, processors) {
         Gemv::Fine => ("fp4f_gemv_pair", 512, 16),
         Gemv::Wide => ("fp4f_gemv_wide_pair", 256, 32),
     };
-    let same = w[0].k() == w[1].k();
-    require(name, "k", "the same of both matrices", w[1].k(), same)?;
-    let [first, second] = [
-        rows_grid(name, w[0], rows)?[0],
-        rows_grid(name, w[1], rows)?[0],
-    ];
-    let grid = [grid_x(name, u64::from(first) + u64::from(second))?, 1, 1];
-    let mut call = Call::new("fp4f.cu", name, grid, threads)
-        .arg(Arg::Read(bytes(name, &[w[0].k()])?))
-        .arg(Arg::Read(bytes(name, &[w[0].blocks, META_BYTES])?));
-    for w in w {
-        call = call
-            .arg(Arg::Read(w.packed_bytes()))
-            .arg(Arg::Write(bytes(name, &[w.rows, 4])?));
-    }
-    let sizes = [w[0].rows, w[1].rows, w[0].blocks, first as usize, 1];
-    sizes.iter().try_fold(call, |call, size| {
-        Ok(call.arg(Arg::I32(int(name, "size", *size)?)))
-    })
+    let of = |w| rows_grid(name, w, rows).map(|grid| grid[0]);
+    Ok(Call::new(
+        "fp4f.cu",
+        name,
+        [of(w[0])?, of(w[1])?, 1],
+        threads,
+    ))
+}
+
+/// Blocks of half tiles, as many a block as have 8 segments together.
+fn halves_grid(w: &Tile32) -> Result<u32, KernelError> {
+    let halves_a_block = (8 / w.segments()).max(1);
+    grid_x(
+        "fp4f_mma_n",
+        (w.tiles() * 2).div_ceil(halves_a_block) as u64,
+    )
 }
 
 /// Blocks that hold `rows` rows, or as many times that as have 8 segments together.
@@ -261,55 +315,65 @@ fn rows_grid(name: &'static str, w: &Tile32, rows: usize) -> Result<[u32; 3], Ke
     Ok([grid_x(name, units.div_ceil(a_block) as u64)?, 1, 1])
 }
 
-/// The product with up to `width` activation rows (8 on NVIDIA, 16 on AMD) on matrix units.
-/// Buffers: see [`gemm`].
+/// The product with activation rows in groups of `width` (8 on NVIDIA, 16 on AMD) on matrix units, each group
+/// in blocks of its own. Buffers: see [`gemm`].
 ///
 /// # Errors
-/// `Shape`: no or too many columns, more than 32 segments.
+/// `Shape`: no columns, more than the grid's 65535 groups, more than 32 segments.
 pub fn mma(w: &Tile32, cols: usize, width: usize) -> Result<Call, KernelError> {
     const NAME: &str = "fp4f_mma_n";
+    let groups = cols.div_ceil(width);
     require(
         NAME,
         "columns",
-        "1 to the unit's width",
+        "1 to 65535 groups",
         cols,
-        (1..=width).contains(&cols),
+        (1..=65_535).contains(&groups),
     )?;
     // All partial sums of a row meet in shared memory, which bounds the segments.
-    require(
-        NAME,
-        "segments",
-        "1 to 32",
-        w.segments(),
-        w.segments() <= 32,
-    )?;
-    let halves_a_block = (8 / w.segments()).max(1);
-    let grid = [
-        grid_x(NAME, (w.tiles() * 2).div_ceil(halves_a_block) as u64)?,
-        1,
-        1,
-    ];
+    require(NAME, "segments", "1 to 32", w.segments(), meets(w))?;
+    let grid = [halves_grid(w)?, groups as u32, 1];
     let mut call = Call::new("fp4f_mma.cu", NAME, grid, 256);
     call.matrix = true;
     product(call, w, cols)
 }
 
-/// The fastest product of 1 to `width` activation rows on a device of so many processors: 4-way dots
-/// for one row, and for two if they can spread wide; else matrix units. Buffers: see [`gemm`].
+/// Time of [`mma`] in units of a row of the matrix and a group of columns, whatever the k: every group decodes the weights
+/// anew, and all processors have their share.
+fn narrow_time(w: &Tile32, cols: usize, width: usize) -> usize {
+    cols.div_ceil(width) * w.rows
+}
+
+/// Whether the partial sums of a row fit where [`mma`] and [`pair`] let them meet.
+fn meets(w: &Tile32) -> bool {
+    w.segments() <= 32
+}
+
+/// The fastest product of so many activation rows on a device of so many processors: 4-way dots for one row, and for two if
+/// they can spread wide; matrix units in groups for few, in large blocks for many. `None`: up to `width` rows of a
+/// matrix whose rows are too long for these; the general kernels of tile order take them. Buffers: see [`gemm`].
 ///
 /// # Errors
-/// Those of [`gemv`] and [`mma`].
-pub fn narrow(
+/// Those of [`gemv`], [`mma`] and [`gemm`].
+pub fn fastest(
     w: &Tile32,
     cols: usize,
     width: usize,
     processors: usize,
-) -> Result<Call, KernelError> {
+) -> Result<Option<Call>, KernelError> {
+    if cols <= width && !meets(w) {
+        return Ok(None);
+    }
+    let wide = Gemm::choose(w, cols, width, processors);
+    let grouped = cols <= width
+        || (meets(w) && narrow_time(w, cols, width) <= wide.time(w, cols, processors));
     match Gemv::choose(w, processors) {
+        _ if !grouped => gemm(w, cols, wide),
         Gemv::Wide if cols <= 2 => gemv(w, cols, Gemv::Wide),
         Gemv::Fine if cols <= 1 => gemv(w, cols, Gemv::Fine),
         _ => mma(w, cols, width),
     }
+    .map(Some)
 }
 
 /// The product with any number of activation rows. Buffers: packed, q `[cols][k]` i8,
@@ -366,7 +430,9 @@ mod tests {
         }
         let w = Tile32::new(64, 64).unwrap();
         assert!(
-            gemv(&w, 0, Gemv::Fine).is_err() && mma(&w, 9, 8).is_err() && mma(&w, 0, 8).is_err()
+            gemv(&w, 0, Gemv::Fine).is_err()
+                && mma(&w, 0, 8).is_err()
+                && mma(&w, 8 * 65_535 + 1, 8).is_err()
         );
         assert!(gemm(&w, 0, Gemm::A).is_err() && gemm(&w, 1 << 24, Gemm::D).is_err());
         let long = Tile32::new(32, 33 * 512).unwrap();
@@ -374,22 +440,56 @@ mod tests {
     }
 
     #[test]
-    fn large_tiles_are_for_devices_that_hold_their_sums() {
-        assert_eq!((Gemm::choose(8), Gemm::choose(16)), (Gemm::A, Gemm::D));
+    fn columns_lie_in_groups_along_the_grid() {
+        let w = Tile32::new(64, 1024).unwrap();
+        let grid = |cols, width| mma(&w, cols, width).unwrap().grid;
+        assert_eq!(grid(8, 8), [1, 1, 1], "two segments: four halves a block");
+        assert_eq!(grid(9, 8), [1, 2, 1]);
+        assert_eq!(grid(9, 16), [1, 1, 1]);
+        assert_eq!(grid(64, 8), [1, 8, 1]);
     }
 
     #[test]
     fn the_choice_follows_the_measurements() {
-        let name = |rows, k, cols| {
-            narrow(&Tile32::new(rows, k).unwrap(), cols, 8, 132)
-                .unwrap()
-                .kernel
+        let of = |rows, k, cols, width| {
+            let w = Tile32::new(rows, k).unwrap();
+            fastest(&w, cols, width, 132).unwrap().map(|c| c.kernel)
         };
+        let name = |rows, k, cols| of(rows, k, cols, 8).unwrap();
         assert_eq!(name(4096, 4096, 1), "fp4f_gemv_1");
         assert_eq!(name(4096, 4096, 2), "fp4f_mma_n");
         assert_eq!(name(4096, 8192, 1), "fp4f_gemv_1");
         assert_eq!(name(32_768, 1024, 2), "fp4f_gemv_wide_2");
         assert_eq!(name(129_280, 4096, 1), "fp4f_gemv_wide_1");
         assert_eq!(name(129_280, 4096, 3), "fp4f_mma_n");
+        for (cols, kernel) in [
+            (32, "fp4f_mma_n"),
+            (128, "fp4f_mma_n"),
+            (256, "fp4f_gemm_a"),
+        ] {
+            assert_eq!(name(4096, 4096, cols), kernel, "{cols}");
+        }
+        for (cols, kernel) in [
+            (16, "fp4f_mma_n"),
+            (64, "fp4f_gemm_d"),
+            (256, "fp4f_gemm_a"),
+        ] {
+            assert_eq!(name(32_768, 1024, cols), kernel, "{cols}");
+        }
+        assert_eq!(name(4096, 4096, 2048), "fp4f_gemm_a");
+        assert_eq!(of(4096, 4096, 2048, 16), Some("fp4f_gemm_d"), "AMD");
+        assert_eq!(of(64, 33 * 512, 8, 8), None, "rows too long");
+        assert_eq!(of(64, 33 * 512, 9, 8), Some("fp4f_gemm_a"));
+    }
+
+    #[test]
+    fn two_matrices_share_a_launch() {
+        let [a, b, c] =
+            [(1024, 4096), (576, 4096), (64, 1024)].map(|(m, k)| Tile32::new(m, k).unwrap());
+        let call = pair([&a, &b], 6, 8, 132).unwrap();
+        assert_eq!((call.kernel, call.grid), ("fp4f_mma_pair", [64 + 36, 1, 1]));
+        assert_eq!(pair([&a, &b], 1, 8, 132).unwrap().kernel, "fp4f_gemv_pair");
+        assert!(pair([&a, &c], 6, 8, 132).is_err() && pair([&a, &b], 9, 8, 132).is_err());
+        assert!(pair([&a, &b], 0, 8, 132).is_err());
     }
 }

@@ -6,7 +6,7 @@ use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::a8::{META_BYTES, quantise};
 use ds4_kernels::launch::dense;
-use ds4_kernels::launch::fp4f::{self, Gemm, Tile32};
+use ds4_kernels::launch::fp4f::{self, Tile32};
 use ds4_kernels::launch::tiled::{self, Stack, Work};
 use ds4_kernels::launch::{Call, grouped};
 use fpx_quant::Format;
@@ -145,7 +145,7 @@ impl<R: Driver> Gpu<R> {
                 }
             }
         }
-        if input.n == 1 {
+        if input.n <= self.kernels.width() {
             let pairs = rest.extract_if(.., |(w, _)| pairable(w));
             let pairs: Vec<_> = pairs.collect();
             for pair in pairs.chunks(2) {
@@ -156,7 +156,7 @@ impl<R: Driver> Gpu<R> {
             .try_for_each(|(w, out)| self.product(w, input, out))
     }
 
-    /// Two matrices of FP4_FAST and one row in one launch.
+    /// Two matrices of FP4_FAST and a few rows in one launch.
     fn pair(&mut self, pair: &[(&Matrix, Slot)], input: &mut Input) -> Result<(), KernelError> {
         let [(a, to_a), (b, to_b)] = pair else {
             let mut rest = pair.iter();
@@ -166,8 +166,9 @@ impl<R: Driver> Gpu<R> {
         input.quantise(self)?;
         let processors = self.device().facts().processors as usize;
         let w = [Tile32::new(a.rows, a.k)?, Tile32::new(b.rows, b.k)?];
-        let call = fp4f::pair([&w[0], &w[1]], processors)?;
-        let part = |w: &Matrix, out: &Slot| [w.slot, out.rows(0, 1, 4 * w.rows)];
+        let (n, width) = (input.n, self.kernels.width());
+        let call = fp4f::pair([&w[0], &w[1]], n, width, processors)?;
+        let part = |w: &Matrix, out: &Slot| [w.slot, out.rows(0, n, 4 * w.rows)];
         let mut slots = vec![input.rows.q, input.rows.meta];
         slots.extend([part(a, to_a), part(b, to_b)].concat());
         self.put(&call, &slots)
@@ -199,15 +200,11 @@ impl<R: Driver> Gpu<R> {
             return self.on_stack(w, &Work::plain(n));
         }
         let tile = Tile32::new(w.rows, w.k)?;
-        if n > width {
-            return fp4f::gemm(&tile, n, Gemm::choose(width));
-        }
-        // Partial sums of a row meet in shared memory: longer rows take the other way to the same bits.
-        if tile.segments() > 32 {
-            return tiled::gemv(w, &Work::plain(n));
-        }
         let processors = self.device().facts().processors as usize;
-        fp4f::narrow(&tile, n, width, processors)
+        match fp4f::fastest(&tile, n, width, processors)? {
+            Some(call) => Ok(call),
+            None => tiled::gemv(w, &Work::plain(n)),
+        }
     }
 
     /// The launch of a product with a stack: every format has kernels for few and for many rows.

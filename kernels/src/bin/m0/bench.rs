@@ -21,6 +21,8 @@ const ROTATE: u64 = 1_200_000_000;
 const GEMV: [(usize, usize); 4] = [(4096, 4096), (32_768, 1024), (4096, 8192), (129_280, 4096)];
 const GEMM: [(usize, usize, usize); 3] =
     [(4096, 4096, 2048), (4096, 4096, 512), (32_768, 1024, 2048)];
+/// Rows between decoding and prefill: where the narrow product's groups stop paying ([`fp4f::fastest`]).
+const BETWEEN: [usize; 6] = [16, 24, 32, 64, 128, 256];
 
 /// Ceilings, resources, then every shape.
 pub(crate) fn run(
@@ -46,6 +48,14 @@ pub(crate) fn run(
         report.lines.push(line);
         gpu.reset();
         writeln!(out, "measured {rows}x{k} by {cols}")?;
+    }
+    for (rows, k) in [(4096, 4096), (32_768, 1024)] {
+        let bench = Bench::new(gpu, rows, k, 256)?;
+        for cols in BETWEEN {
+            report.lines.push(bench.between(gpu, cols)?);
+        }
+        gpu.reset();
+        writeln!(out, "measured {rows}x{k} by {BETWEEN:?}")?;
     }
     Ok(())
 }
@@ -280,6 +290,26 @@ impl Bench {
         };
         self.time(gpu, format!("{name} {config}"), call, REPLAYS, n)
             .map(Some)
+    }
+
+    /// The wide products beside the narrow one's groups.
+    fn between(&self, gpu: &mut Rig<impl Driver>, cols: usize) -> Result<Line, KernelError> {
+        let n = self.matrices.len();
+        let mut contract = Vec::new();
+        for variant in Gemm::EQUAL {
+            let call = fp4f::gemm(&self.w, cols, *variant)?;
+            let name = call.kernel.trim_start_matches("fp4f_gemm_").to_string();
+            contract.push(self.time(gpu, name, &call, REPLAYS, n)?);
+        }
+        let groups = fp4f::mma(&self.w, cols, 8)?;
+        contract.push(self.time(gpu, "mma".into(), &groups, REPLAYS, n)?);
+        Ok(Line {
+            family: "gemm",
+            shape: [self.w.rows(), self.w.k(), cols],
+            bytes: self.w.packed_bytes(),
+            contract,
+            free: Vec::new(),
+        })
     }
 
     fn gemm(&self, gpu: &mut Rig<impl Driver>, report: &mut Report) -> Result<Line, KernelError> {

@@ -22,18 +22,19 @@ use ds4_kernels::launch::{
 use fpx_quant::{Format, Fp2Dialect};
 
 use crate::bench::{REPLAYS, note, timing};
+use crate::prompt;
 use crate::report::{Family, Report};
 use crate::rig::{Buffer, Rig};
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const D: usize = 4096;
-const HEADS: usize = 64;
-const DIM: usize = 512;
-const ROT: usize = 64;
-const FF: usize = 2048;
-const EXPERTS: usize = 256;
-const USED: usize = 6;
+pub(crate) const D: usize = 4096;
+pub(crate) const HEADS: usize = 64;
+pub(crate) const DIM: usize = 512;
+pub(crate) const ROT: usize = 64;
+pub(crate) const FF: usize = 2048;
+pub(crate) const EXPERTS: usize = 256;
+pub(crate) const USED: usize = 6;
 const VOCABULARY: usize = 129_280;
 /// Bytes that the sets of buffers fill together; the L2 holds 60 MB.
 const ROTATE: u64 = 400_000_000;
@@ -44,7 +45,7 @@ const SHARED: u64 = 200_000_000;
 const SETS: usize = 48;
 
 /// One launch to time.
-struct Item {
+pub(crate) struct Item {
     name: String,
     call: Call,
     /// Contents of the buffers that steer, by buffer: one of them a set, in turn. Others are random.
@@ -54,7 +55,7 @@ struct Item {
 }
 
 impl Item {
-    fn new(name: impl Into<String>, call: Call) -> Self {
+    pub(crate) fn new(name: impl Into<String>, call: Call) -> Self {
         Self {
             name: name.into(),
             call,
@@ -70,11 +71,11 @@ impl Item {
         self
     }
 
-    fn give(self, at: usize, bytes: Vec<u8>) -> Self {
+    pub(crate) fn give(self, at: usize, bytes: Vec<u8>) -> Self {
         self.give_each(at, vec![bytes])
     }
 
-    fn moving(mut self, bytes: usize) -> Self {
+    pub(crate) fn moving(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes as u64);
         self
     }
@@ -152,7 +153,14 @@ pub(crate) fn run(
     report: &mut Report,
     out: &mut impl std::io::Write,
 ) -> Result<()> {
-    let lists = [matrices()?, small()?, attention()?, experts()?, tokens()?];
+    let lists = [
+        matrices()?,
+        small()?,
+        attention()?,
+        experts()?,
+        tokens()?,
+        prompt::items()?,
+    ];
     let wanted = |item: &Item| item.name.contains(only);
     for item in lists.into_iter().flatten().filter(wanted) {
         item.run(gpu, report)?;

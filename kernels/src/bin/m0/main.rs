@@ -3,6 +3,7 @@
 
 mod bench;
 mod families;
+mod prompt;
 mod report;
 mod rig;
 
@@ -28,7 +29,7 @@ Runs every kernel case on a GPU and compares all bits with the references, then 
   --sample-functions   samples the functions' bit patterns instead of comparing all 2^32
   --no-cases           measures only
   --no-bench           compares only
-  --only TEXT          measures only launches of families whose names hold it
+  --only TEXT          measures only launches whose names hold it; those of bench.rs are called products
 ";
 
 #[derive(Debug, Default)]
@@ -112,10 +113,10 @@ fn on<R: Driver>(
         writeln!(out, "cases: {:.1} s", start.elapsed().as_secs_f64())?;
     }
     if !o.no_bench {
-        if o.only.is_none() {
+        let only = o.only.as_deref().unwrap_or_default();
+        if "products".contains(only) {
             bench::run(&mut gpu, &mut report, &mut out)?;
         }
-        let only = o.only.as_deref().unwrap_or_default();
         families::run(&mut gpu, only, &mut report, &mut out)?;
     }
     report.print(&mut out)?;
