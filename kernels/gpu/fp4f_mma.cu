@@ -11,6 +11,9 @@
 //   cost     17 bytes a block and group, those of the second group on from the cache; per block one step of
 //            16 x N x 32 and 2 flops an output
 // fp4f_mma_pair: the same of two matrices of the same k, the second one's blocks behind the `first` of the first
+// fp4f_mma_stack: fp4f_mma_n of [matrices] with a row each for every column: q, meta, y [cols][matrices], or y as activation
+//            blocks (m a multiple of 32); up to 16 segments
+//   launch   grid (tiles, groups, matrices); as above with tiles for half tiles
 // fp4f_gemm_*: any number of columns
 //   launch   grid (ceil(m / rows), ceil(cols / columns)) of 256 threads; a warp 32 rows by 64 or 32
 //            columns, weights decoded straight into its registers, activations staged in shared
@@ -21,6 +24,7 @@
 //            dots need some 290 registers on AMD, which has 256; d: 128 x 64, two blocks a processor
 //   free_*   (other bits, for the price of the order only) one running sum
 #include "fourspark.h"
+#include "fs_a8.h"
 #include "fs_fp4.h"
 #include "fs_fp4_tile.h"
 #include "fs_math.h"
@@ -29,55 +33,125 @@
 // ---- columns in groups of FS_TILE_N
 
 static constexpr int NARROW_SEGMENTS = 32;
+// Blocks a processor. Where `restrict` lets the compiler move more loads ahead (fourspark.h), 80 registers do not hold them.
+#if FS_CUDA && !FS_EARLY
+static constexpr int NARROW_BLOCKS = 2;
+#else
+static constexpr int NARROW_BLOCKS = 3;
+#endif
 
 struct Fp4fNarrowShared {
   float part[NARROW_SEGMENTS][FS_TILE_N][16];
 };
 
-// One segment of 16 rows against FS_TILE_N columns; columns beyond the last repeat it. FULL: all 16
-// blocks are inside, so that addresses are one base and constants.
+// The columns of a block: column c is activation row c * step of those from q and meta on.
+struct Fp4fColumns {
+  const i8* q;
+  const fs_a8_meta* meta;
+  i32 blocks, step, count;
+
+  // Of a column past the last the last one's.
+  FS_DEVICE_MEMBER i32 block(u32 column, i32 first) const {
+    const i32 c = (i32)column < count ? (i32)column : count - 1;
+    return c * step * blocks + first;  // of a step's columns: it fits
+  }
+};
+
+// Group y of the columns of matrix z, whose rows lie between those of the others.
+FS_DEVICE Fp4fColumns fp4f_columns(const i8* q, const fs_a8_meta* meta, i32 blocks, i32 cols, i32 step) {
+  const i32 first = (i32)fs_bid_y() * FS_TILE_N, left = cols - first;
+  const u64 before = ((u64)first * (u64)step + (u64)fs_bid_z()) * (u64)blocks;
+  return Fp4fColumns{q + before * 32, meta + before, blocks, step, left < FS_TILE_N ? left : FS_TILE_N};
+}
+
+// Where 16 rows of a segment are, and the last of its groups.
+struct Fp4fNarrowPlace {
+  const u32x4 *codes, *scales;
+  i32 segment, last;
+};
+
+FS_DEVICE Fp4fNarrowPlace fp4f_narrow_place(const fs_tile32& w, i32 tile, i32 row0, i32 segment) {
+  const i32 left = w.groups - 1 - segment * 4;
+  return Fp4fNarrowPlace{fs_tile32_codes(w, tile, segment * 4, 0) + row0, fs_tile32_scales(w, tile, segment) + row0, segment,
+                         left < 3 ? left : 3};
+}
+
+// A group past the end has the codes of the last and, of the matrix, scales of zero.
 template <bool FULL>
-FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const fs_tile32& w, const fs_fp4_tables& tables, i32 tile, u32 row0,
-                                   i32 segment, i32 blocks, const i8* q, const fs_a8_meta* meta, i32 cols) {
+FS_DEVICE void fp4f_narrow_load(Fp4fGroup<1>& to, const Fp4fNarrowPlace& from, i32 group) {
+  const u32 lane = fs_lane();
+  const u32x4* codes = from.codes + (FULL || group < from.last ? group : from.last) * 128;
+  FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++) to.words[0][j] = fs_load_stream(codes + (fs_tile_word(lane, j) * 32 + fs_tile_line(lane, j)));
+  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) to.scales[0][r] = ((const u32*)(from.scales + fs_tile_row(lane, r)))[group];
+}
+
+// One segment of 16 rows against FS_TILE_N columns. FULL: all 16 blocks are inside, so that addresses are one base and
+// constants.
+template <bool FULL>
+FS_DEVICE void fp4f_narrow_segment(float (&part)[FS_TILE_N][16], const Fp4fNarrowPlace& at, const fs_fp4_tables& tables, const Fp4fColumns& x) {
   constexpr int AHEAD = FP4F_MAGIC ? 4 : 1;  // groups in flight: AMD's lanes hold more words and rows each
   const u32 lane = fs_lane();
-  const i32 first = segment * FS_SEGMENT_BLOCKS;
+  const i32 first = at.segment * FS_SEGMENT_BLOCKS;
   const u32x2* line[FS_TILE_BW];
   const fs_a8_meta* scale[FS_TILE_CC];
-  FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) {
-    const i32 c = (i32)fs_tile_line(lane, j) < cols ? (i32)fs_tile_line(lane, j) : cols - 1;
-    line[j] = (const u32x2*)q + ((u64)c * (u64)blocks + (u64)first) * 4 + fs_tile_word(lane, j);
-  }
-  FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) {
-    const i32 c = (i32)fs_tile_col(lane, j) < cols ? (i32)fs_tile_col(lane, j) : cols - 1;
-    scale[j] = meta + (u64)c * (u64)blocks + (u64)first;
-  }
+  FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++)
+    line[j] = (const u32x2*)x.q + x.block(fs_tile_line(lane, j), first) * 4 + fs_tile_word(lane, j);
+  FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) scale[j] = x.meta + x.block(fs_tile_col(lane, j), first);
   float acc[1][FS_TILE_C];
   FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[0][i] = 0.0f;
-  FS_ROLLED for (i32 first_group = 0; first_group < 4; first_group += AHEAD) {
+  FS_ROLLED for (i32 part_of = 0; part_of < 4; part_of += AHEAD) {
     Fp4fGroup<1> group[AHEAD];
-    FS_UNROLL for (i32 n = 0; n < AHEAD; n++) {
-      const i32 g = first_group + n, at = FULL || segment * 4 + g < w.groups ? g : w.groups - 1 - segment * 4;
-      FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
-          group[n].words[0][j] =
-              fs_load_stream(fs_tile32_codes(w, tile, segment * 4, fs_tile_word(lane, j)) + row0 + fs_tile_line(lane, j) + at * 128);
-      // The scales of blocks past the end are zero.
-      FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
-          group[n].scales[0][r] = ((const u32*)(fs_tile32_scales(w, tile, segment) + row0 + fs_tile_row(lane, r)))[g];
-    }
+    FS_UNROLL for (i32 n = 0; n < AHEAD; n++) fp4f_narrow_load<FULL>(group[n], at, part_of + n);
     FS_UNROLL for (i32 n = 0; n < AHEAD * 4; n++) {
-      const i32 i = first_group * 4 + n, at = FULL || first + i < blocks ? i : blocks - 1 - first;
+      const i32 i = part_of * 4 + n, inside = FULL || first + i < x.blocks ? i : x.blocks - 1 - first;
       Fp4fBlock<1> b;
       fp4f_decode<1>(b, tables, group[n / 4], n % 4);
-      u32x2 x[FS_TILE_BW];
+      u32x2 v[FS_TILE_BW];
       float dc[FS_TILE_CC];
-      FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) x[j] = line[j][at * 4];
-      FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || at == i ? scale[j][at].d : 0.0f;
-      fp4f_step<1>(acc, b, x, dc);
+      FS_UNROLL for (int j = 0; j < FS_TILE_BW; j++) v[j] = line[j][inside * 4];
+      FS_UNROLL for (int j = 0; j < FS_TILE_CC; j++) dc[j] = FULL || inside == i ? scale[j][inside].d : 0.0f;
+      fp4f_step<1>(acc, b, v, dc);
     }
   }
   FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++)
     FS_UNROLL for (int c = 0; c < FS_TILE_CC; c++) part[fs_tile_col(lane, c)][fs_tile_row(lane, r)] = acc[0][r * FS_TILE_CC + c];
+}
+
+// Which rows a block has: warps side by side on the segments of a slot, H half tiles a slot.
+template <int H>
+struct Fp4fSlots {
+  i32 warps, count;
+
+  FS_DEVICE_MEMBER explicit Fp4fSlots(const fs_tile32& w) : warps(w.segments < 8 ? w.segments : 8), count(8 / warps) {}
+  // Of half h of segment s of slot i in the partial sums.
+  FS_DEVICE_MEMBER i32 part(i32 i, i32 s, i32 h) const { return (i * warps + s) * H + h; }
+};
+
+// The sums of the segments of a block's rows.
+template <int H>
+FS_DEVICE void fp4f_narrow_parts(Fp4fNarrowShared& sh, const fs_tile32& w, const fs_fp4_tables& tables, const Fp4fSlots<H>& slots, i32 block,
+                                 const Fp4fColumns& x) {
+  const i32 warp = (i32)fs_warp(), slot = warp / slots.warps, unit = block * slots.count + slot, first = warp % slots.warps;
+  // The matrix step needs whole warps: the condition is the same for all lanes.
+  if (slot >= slots.count || unit >= w.tiles * 2 / H) return;
+  const i32 tile = unit * H / 2, turns = (w.segments - first + 7) / 8 * H;
+  FS_ROLLED for (i32 turn = 0; turn < turns; turn++) {
+    const i32 segment = first + turn / H * 8, half = H == 1 ? unit % 2 : turn % 2;
+    const Fp4fNarrowPlace at = fp4f_narrow_place(w, tile, half * 16, segment);
+    float(&part)[FS_TILE_N][16] = sh.part[slots.part(slot, segment, turn % H)];
+    if ((segment + 1) * FS_SEGMENT_BLOCKS <= x.blocks)
+      fp4f_narrow_segment<true>(part, at, tables, x);
+    else
+      fp4f_narrow_segment<false>(part, at, tables, x);
+  }
+}
+
+// Row r of a half tile and column c: the segments in order.
+template <int H>
+FS_DEVICE float fp4f_narrow_total(const Fp4fNarrowShared& sh, const Fp4fSlots<H>& slots, i32 segments, i32 slot, i32 h, i32 c, i32 r) {
+  float total = sh.part[slots.part(slot, 0, h)][c][r];
+  for (i32 s = 1; s < segments; s++) total = fs_add(total, sh.part[slots.part(slot, s, h)][c][r]);
+  return total;
 }
 
 // The block'th block of the matrix, of the columns of group y.
@@ -85,32 +159,18 @@ FS_DEVICE void fp4f_narrow(Fp4fNarrowShared& sh, const u8* packed, const i8* q, 
                            i32 block) {
   const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const i32 first_col = (i32)fs_bid_y() * FS_TILE_N, here = cols - first_col < FS_TILE_N ? cols - first_col : FS_TILE_N;
-  const u64 before = (u64)first_col * (u64)blocks;
-  q += before * 32;
-  meta += before;
-  const i32 warps_of = w.segments < 8 ? w.segments : 8, per_block = 8 / warps_of;
-  const i32 warp = (i32)fs_warp(), slot = warp / warps_of, half = block * per_block + slot;
-  // The matrix step needs whole warps: the condition is the same for all lanes.
-  if (slot < per_block && half < w.tiles * 2)
-    for (i32 segment = warp % warps_of; segment < w.segments; segment += 8) {
-      float(&part)[FS_TILE_N][16] = sh.part[slot * warps_of + segment];
-      if ((segment + 1) * FS_SEGMENT_BLOCKS <= blocks)
-        fp4f_narrow_segment<true>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, here);
-      else
-        fp4f_narrow_segment<false>(part, w, tables, half / 2, (u32)(half % 2) * 16, segment, blocks, q, meta, here);
-    }
+  const Fp4fSlots<1> slots(w);
+  const Fp4fColumns x = fp4f_columns(q, meta, blocks, cols, 1);
+  fp4f_narrow_parts<1>(sh, w, tables, slots, block, x);
   fs_barrier();
-  for (i32 o = (i32)fs_tid(); o < per_block * FS_TILE_N * 16; o += 256) {
-    const i32 from = o / (FS_TILE_N * 16), c = o / 16 % FS_TILE_N, row = (block * per_block + from) * 16 + o % 16;
-    if (row >= m || c >= here) continue;
-    float total = sh.part[from * warps_of][c][o % 16];
-    for (i32 i = 1; i < w.segments; i++) total = fs_add(total, sh.part[from * warps_of + i][c][o % 16]);
-    y[(u64)(first_col + c) * (u64)m + (u64)row] = total;
+  for (i32 o = (i32)fs_tid(); o < slots.count * FS_TILE_N * 16; o += 256) {
+    const i32 from = o / (FS_TILE_N * 16), c = o / 16 % FS_TILE_N, row = (block * slots.count + from) * 16 + o % 16;
+    if (row >= m || c >= x.count) continue;
+    y[((u64)fs_bid_y() * FS_TILE_N + (u64)c) * (u64)m + (u64)row] = fp4f_narrow_total(sh, slots, w.segments, from, 0, c, o % 16);
   }
 }
 
-FS_KERNEL(fp4f_mma_n, 256, 3)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
+FS_KERNEL(fp4f_mma_n, 256, NARROW_BLOCKS)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                               float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
   fs_begin();
   FS_SHARED(Fp4fNarrowShared, sh);
@@ -127,6 +187,33 @@ FS_KERNEL(fp4f_mma_pair, 256, 2)(const i8* FS_RESTRICT q, const fs_a8_meta* FS_R
   fp4f_narrow(sh, second ? w1 : w0, q, meta, second ? y1 : y0, second ? m1 : m0, blocks, cols, second ? block - first : block);
 }
 FS_EXPORT(fp4f_mma_pair, 256)
+
+// Matrix z of several, for every column its own row of each: whole tiles a slot, so that a warp has an activation block of the result.
+FS_KERNEL(fp4f_mma_stack, 256, 2)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta, float* FS_RESTRICT y,
+                                  i8* FS_RESTRICT y_q, fs_a8_meta* FS_RESTRICT y_meta, i32 m, i32 blocks, i32 cols, i32 matrices) {
+  fs_begin();
+  FS_SHARED(Fp4fNarrowShared, sh);
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
+  const fs_tile32 one = fs_tile32_of(packed, m, blocks);
+  const u64 units = (u64)one.tiles * ((u64)one.groups * 128 + (u64)one.segments * 32);
+  const fs_tile32 w = fs_tile32_of(packed + (u64)fs_bid_z() * units * 16, m, blocks);
+  const Fp4fSlots<2> slots(w);
+  const Fp4fColumns x = fp4f_columns(q, meta, blocks, cols, matrices);
+  const i32 block = (i32)fs_bid_x(), lane = (i32)fs_lane();
+  fp4f_narrow_parts<2>(sh, w, tables, slots, block, x);
+  fs_barrier();
+  for (i32 o = (i32)fs_warp(); o < slots.count * FS_TILE_N; o += 8) {
+    const i32 from = o / FS_TILE_N, c = o % FS_TILE_N, tile = block * slots.count + from;
+    if (tile >= w.tiles || c >= x.count) continue;  // the same for a warp
+    const float total = fp4f_narrow_total(sh, slots, w.segments, from, lane / 16, c, lane % 16);
+    const u64 slot = ((u64)fs_bid_y() * FS_TILE_N + (u64)c) * (u64)matrices + fs_bid_z(), at = slot * (u64)m + (u64)(tile * 32 + lane);
+    if (y_q)
+      fs_a8_store(total, at, y_q, y_meta, y);  // m is a multiple of 32
+    else if (tile * 32 + lane < m)
+      y[at] = total;
+  }
+}
+FS_EXPORT(fp4f_mma_stack, 256)
 
 // ---- any number of columns
 

@@ -54,7 +54,7 @@ fn args() -> Result<Args> {
         early_launch: true,
         check: false,
         options: Options {
-            n_ctx: 16_384,
+            n_ctx: 32_768,
             n_seq_max: 2,
             span_max: 2048,
             ..Options::default()

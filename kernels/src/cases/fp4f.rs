@@ -154,6 +154,69 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
             runner.reset();
         }
     }
+    for (rows, k, cols) in STACKS {
+        outcomes.extend(stack(runner, *rows, *k, cols)?);
+        runner.reset();
+    }
+    Ok(outcomes)
+}
+
+/// Rows and k of the matrices of a stack, and columns.
+const STACKS: &[(usize, usize, &[usize])] = &[
+    (64, 4096, &[2, 8, 9]),
+    (96, 544, &[1, 6, 17]),
+    (33, 8192, &[3]),
+    (32, 32, &[2]),
+];
+
+/// Three matrices with a row each for every column, as f32 and, of whole blocks, as activation blocks.
+fn stack<R: Runner>(
+    runner: &mut R,
+    rows: usize,
+    k: usize,
+    cols: &[usize],
+) -> Result<Vec<Outcome>, KernelError> {
+    const MATRICES: usize = 3;
+    let w = Tile32::new(rows, k)?;
+    let raw: Vec<Vec<u8>> = (0..MATRICES)
+        .map(|z| random_matrix(rows, k, (rows + z) as u64, false))
+        .collect();
+    let all: Vec<u8> = raw.iter().flat_map(|raw| packed(&w, raw)).collect();
+    let mut outcomes = Vec::new();
+    for cols in cols.iter().copied() {
+        let x = Activations::new(&activations(cols * MATRICES, k, 9), cols * MATRICES, k);
+        let mut want = Vec::new();
+        for slot in 0..cols * MATRICES {
+            let one = x.only(slot);
+            want.extend(reference::product(
+                Format::Fp4Fast,
+                rows,
+                k,
+                &raw[slot % MATRICES],
+                &one,
+            )?);
+        }
+        let inputs = [
+            runner.load(&all, 0)?,
+            runner.load(&x.q, 0)?,
+            runner.load(&x.meta, 0)?,
+        ];
+        let name = format!("fp4f_mma_stack {MATRICES}x{rows}x{k} by {cols}");
+        let y = runner.poisoned(want.len() * 4)?;
+        let call = fp4f::stack(&w, MATRICES, cols, runner.width(), false)?;
+        runner.launch(&call, &[&inputs[..], &[y]].concat())?;
+        outcomes.push(compare_f32(name.clone(), &want, &to_f32(&runner.read(y)?)));
+        if rows.is_multiple_of(32) {
+            let blocks = Activations::new(&want, cols * MATRICES, rows);
+            let out = [
+                runner.poisoned(blocks.q.len())?,
+                runner.poisoned(blocks.meta.len())?,
+            ];
+            let call = fp4f::stack(&w, MATRICES, cols, runner.width(), true)?;
+            runner.launch(&call, &[&inputs[..], &out].concat())?;
+            outcomes.extend(blocks.compare(runner, &name, out)?);
+        }
+    }
     Ok(outcomes)
 }
 

@@ -1,6 +1,6 @@
 //! The packed order of ROCmFP4_FAST matrices and the launches of `fp4f.cu` and `fp4f_mma.cu`.
 
-use super::a8::META_BYTES;
+use super::a8::{self, META_BYTES};
 use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
 
@@ -299,6 +299,74 @@ fn pair_of_one(w: [&Tile32; 2], processors: usize) -> Result<Call, KernelError> 
     ))
 }
 
+/// Segments up to which a row of [`stack`] fits: its blocks have whole tiles.
+const STACK_SEGMENTS: usize = 16;
+
+/// Whether [`stack`] takes `cols` columns and is the fastest that does: as many as [`fastest`] gives to groups.
+#[must_use]
+pub fn stacks(w: &Tile32, matrices: usize, cols: usize, width: usize, processors: usize) -> bool {
+    let all = Tile32 {
+        rows: w.rows.saturating_mul(matrices),
+        ..*w
+    };
+    let wide = Gemm::choose(&all, cols, width, processors);
+    w.segments() <= STACK_SEGMENTS
+        && cols > 1
+        && (cols <= width || narrow_time(&all, cols, width) <= wide.time(&all, cols, processors))
+}
+
+/// The products of several matrices, each with a row of its own for every column. Buffers: packed, one matrix after the
+/// other; q `[cols][matrices][k]` i8, meta `[cols][matrices][k / 32]` of 8 bytes, y `[cols][matrices][rows]` f32, or, of
+/// `blocks`, y q `[cols][matrices][rows]` i8 and y meta `[cols][matrices][rows / 32]` of 8 bytes.
+///
+/// # Errors
+/// `Shape`: no columns or matrices, more than the grid's 65535 groups or matrices, rows of more than 16 segments, blocks of
+/// rows that are no multiple of 32.
+pub fn stack(
+    w: &Tile32,
+    matrices: usize,
+    cols: usize,
+    width: usize,
+    blocks: bool,
+) -> Result<Call, KernelError> {
+    const NAME: &str = "fp4f_mma_stack";
+    let groups = cols.div_ceil(width);
+    let few = |n: usize| (1..=65_535).contains(&n);
+    require(NAME, "columns", "1 to 65535 groups", cols, few(groups))?;
+    require(NAME, "matrices", "1 to 65535", matrices, few(matrices))?;
+    let long = w.segments();
+    require(NAME, "segments", "1 to 16", long, long <= STACK_SEGMENTS)?;
+    let tiles_a_block = (8 / long).max(1);
+    let down = grid_x(NAME, w.tiles().div_ceil(tiles_a_block) as u64)?;
+    let mut call = Call::new(
+        "fp4f_mma.cu",
+        NAME,
+        [down, groups as u32, matrices as u32],
+        256,
+    );
+    call.matrix = true;
+    let slots = cols.saturating_mul(matrices);
+    let y = bytes(NAME, &[slots, w.rows, 4])?;
+    let outputs = match blocks {
+        true => a8::outputs(NAME, true, slots, w.rows)?,
+        false => [Arg::Null, Arg::Null],
+    };
+    let call = call
+        .arg(Arg::Read(bytes(
+            NAME,
+            &[matrices, w.packed_bytes() as usize],
+        )?))
+        .arg(Arg::Read(bytes(NAME, &[slots, w.k()])?))
+        .arg(Arg::Read(bytes(NAME, &[slots, w.blocks, META_BYTES])?))
+        .arg(if blocks { Arg::Null } else { Arg::Write(y) });
+    let sizes = [w.rows, w.blocks, cols, matrices];
+    sizes
+        .iter()
+        .try_fold(outputs.into_iter().fold(call, Call::arg), |call, size| {
+            Ok(call.arg(Arg::I32(int(NAME, "size", *size)?)))
+        })
+}
+
 /// Blocks of half tiles, as many a block as have 8 segments together.
 fn halves_grid(w: &Tile32) -> Result<u32, KernelError> {
     let halves_a_block = (8 / w.segments()).max(1);
@@ -480,6 +548,23 @@ mod tests {
         assert_eq!(of(4096, 4096, 2048, 16), Some("fp4f_gemm_d"), "AMD");
         assert_eq!(of(64, 33 * 512, 8, 8), None, "rows too long");
         assert_eq!(of(64, 33 * 512, 9, 8), Some("fp4f_gemm_a"));
+    }
+
+    #[test]
+    fn a_stack_has_a_grid_of_tiles_groups_and_matrices() {
+        let w = Tile32::new(1024, 4096).unwrap();
+        let call = stack(&w, 8, 6, 8, true).unwrap();
+        assert_eq!((call.kernel, call.grid), ("fp4f_mma_stack", [32, 1, 8]));
+        assert_eq!(stack(&w, 8, 17, 8, false).unwrap().grid, [32, 3, 8]);
+        let short = Tile32::new(96, 512).unwrap();
+        assert_eq!(stack(&short, 3, 2, 8, true).unwrap().grid, [1, 1, 3]);
+        let odd = Tile32::new(33, 512).unwrap();
+        assert!(stack(&odd, 3, 2, 8, true).is_err() && stack(&odd, 3, 2, 8, false).is_ok());
+        let long = Tile32::new(64, 17 * 512).unwrap();
+        assert!(stack(&long, 3, 2, 8, true).is_err() && stack(&w, 0, 2, 8, true).is_err());
+        let pays = |cols| stacks(&w, 8, cols, 8, 132);
+        assert!(!pays(1) && pays(2) && pays(8) && pays(32) && !pays(2048));
+        assert!(!stacks(&long, 8, 2, 8, 132));
     }
 
     #[test]

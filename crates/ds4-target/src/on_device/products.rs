@@ -260,6 +260,39 @@ impl<R: Driver> Gpu<R> {
         Ok(true)
     }
 
+    /// A stack of which every matrix meets a row of each of `n` tokens, slot `token * matrices + matrix`, into rows that a
+    /// matrix reads, as [`Self::stacked_rows`]; `None` where matrix units for a few rows are not the fastest. The caller
+    /// counts what is read.
+    pub(crate) fn every_matrix(
+        &mut self,
+        w: &Matrix,
+        stack: &Stack,
+        input: &mut Input,
+        n: usize,
+        out: &Rows,
+        blocks: bool,
+    ) -> Result<Option<bool>, KernelError> {
+        if stack.format != Format::Fp4Fast {
+            return Ok(None);
+        }
+        let tile = Tile32::new(stack.rows, stack.k)?;
+        let width = self.kernels.width();
+        let processors = self.device().facts().processors as usize;
+        if !fp4f::stacks(&tile, stack.matrices, n, width, processors) {
+            return Ok(None);
+        }
+        let blocks = blocks && stack.rows.is_multiple_of(32);
+        input.quantise(self)?;
+        let call = fp4f::stack(&tile, stack.matrices, n, width, blocks)?;
+        let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
+        match blocks {
+            true => slots.extend([out.q, out.meta]),
+            false => slots.push(out.x),
+        }
+        self.put(&call, &slots)?;
+        Ok(Some(blocks))
+    }
+
     /// Gate, up and activation of a stack in units, as blocks and, if `floats`, as f32 too.
     pub(crate) fn gate_up(
         &mut self,

@@ -329,20 +329,16 @@ impl<R: Driver> Pass<'_, R> {
         let blocks = match &w.o_a.tiles {
             Some(stack) => {
                 let mut o = Input::blocks(s.o.folded(group), slots);
-                let wide = n.min(grouped::wide(slots, m.o_groups));
-                let units = Units {
-                    work: Work {
-                        slots,
-                        per: 1,
-                        wide,
-                        ordered: true,
-                    },
-                    units: self.inputs.group_units,
-                    order: self.inputs.group_order,
-                };
                 let blocks = w.o_b.tiles.is_some();
-                self.gpu
-                    .stacked_rows(&w.o_a, stack, &mut o, &units, &low, blocks)?
+                let gpu = &mut self.gpu;
+                match gpu.every_matrix(&w.o_a, stack, &mut o, n, &low, blocks)? {
+                    Some(blocks) => blocks,
+                    None => {
+                        let units = self.group_units(slots);
+                        self.gpu
+                            .stacked_rows(&w.o_a, stack, &mut o, &units, &low, blocks)?
+                    }
+                }
             }
             None => {
                 self.back_floats(w, group)?;
@@ -351,6 +347,21 @@ impl<R: Driver> Pass<'_, R> {
         };
         let mut low = Input::made(s.low, n, blocks);
         self.gpu.product(&w.o_b, &mut low, s.block)
+    }
+
+    /// The units of the groups of heads.
+    fn group_units(&self, slots: usize) -> Units {
+        let groups = self.meta.o_groups;
+        Units {
+            work: Work {
+                slots,
+                per: 1,
+                wide: self.n().min(grouped::wide(slots, groups)),
+                ordered: true,
+            },
+            units: self.inputs.group_units,
+            order: self.inputs.group_order,
+        }
     }
 
     /// Groups of float matrices one by one: there is no kernel for a stack of them.
