@@ -52,16 +52,16 @@ FS_DEVICE TiledPlace tiled_place(i32 pass, i32 log2) {
 }
 
 // One pass's segments into `part`; `ahead` holds the first groups of the first matrix.
-template <class F, int Q, int MATRICES>
-FS_DEVICE void tiled_pass(TiledShared<Q, MATRICES>& sh, FsTiledAhead<F, Q>& ahead, const FsTiled<F> (&w)[MATRICES], const TiledPlace& at,
-                          i32 blocks, i32 count, u32 table) {
+template <class F, int Q, int MATRICES, bool DEEP>
+FS_DEVICE void tiled_pass(TiledShared<Q, MATRICES>& sh, FsTiledAhead<F, Q, DEEP>& ahead, const FsTiled<F> (&w)[MATRICES],
+                          const TiledPlace& at, i32 blocks, i32 count, u32 table) {
   if (at.tile >= w[0].tiles || at.segment >= w[0].segments) return;
   const FsTiledSpan span = {at.local * FS_SEGMENT_BLOCKS, blocks - at.segment * FS_SEGMENT_BLOCKS, count};
   const FsTiledJob<F> second = fs_tiled_job<F>(w[MATRICES - 1], at.tile, at.segment);
   FsTiledJob<F> job = fs_tiled_job<F>(w[0], at.tile, at.segment);
   FS_ROLLED for (i32 i = 0; i < MATRICES; i++) {
     float acc[Q];
-    fs_tiled_segment<F, Q>(acc, ahead, job, second, i + 1 < MATRICES, sh.input, span, table);
+    fs_tiled_segment<F, Q, DEEP>(acc, ahead, job, second, i + 1 < MATRICES, sh.input, span, table);
     FS_UNROLL for (int c = 0; c < Q; c++) sh.part[i][fs_warp()][c][fs_lane()] = acc[c];
     job = second;
   }
@@ -76,7 +76,7 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
 
 // Products of a block's tiles with the unit's columns: `out` takes the totals of each matrix by tile and column, a
 // value a lane. Over several passes a block has one tile, and an output stays with its warp.
-template <class F, int Q, int MATRICES, class Out>
+template <class F, int Q, int MATRICES, bool DEEP, class Out>
 FS_DEVICE void tiled_products(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w)[MATRICES], const i8* q, const fs_a8_meta* meta,
                               const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
   if (my.count <= 0) return;  // the same for all threads
@@ -88,12 +88,12 @@ FS_DEVICE void tiled_products(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w
     const i32 here = segments - pass < TILED_SEGMENTS ? segments - pass : TILED_SEGMENTS;
     const bool more = pass + here < segments;
     const TiledPlace at = tiled_place(pass, log2);
-    FsTiledAhead<F, Q> ahead;
-    fs_tiled_begin<F, Q>(ahead, fs_tiled_job<F>(w[0], at.tile, at.segment));
+    FsTiledAhead<F, Q, DEEP> ahead;
+    fs_tiled_begin<F, Q, DEEP>(ahead, fs_tiled_job<F>(w[0], at.tile, at.segment));
     fs_copy_wait<0>();
     fs_tiled_arrange<F, Q, 256>(sh.input, my, pass * FS_SEGMENT_BLOCKS, blocks);
     fs_barrier();
-    tiled_pass<F, Q, MATRICES>(sh, ahead, w, at, blocks, my.count, table);
+    tiled_pass<F, Q, MATRICES, DEEP>(sh, ahead, w, at, blocks, my.count, table);
     fs_barrier();
     if (more) fs_tiled_stage<Q, 256>(sh.input, my, q, meta, (pass + TILED_SEGMENTS) * FS_SEGMENT_BLOCKS, blocks, per);
     for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
@@ -141,32 +141,43 @@ struct TiledAct {
   }
 };
 
-// A unit of one column takes the way of one column: most experts of a few tokens have one.
-template <class F, int Q, int MATRICES, class Out>
+// Units of one and of two columns take ways of just as many: most experts of a few tokens have one or two.
+template <class F, int Q, int MATRICES, bool DEEP, class Out>
 FS_DEVICE void tiled_unit(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w)[MATRICES], const i8* q, const fs_a8_meta* meta,
                           const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
   if (Q > 1 && my.count == 1)
-    tiled_products<F, 1, MATRICES>((TiledShared<1, MATRICES>&)sh, w, q, meta, my, blocks, per, table, out);
+    tiled_products<F, 1, MATRICES, DEEP>((TiledShared<1, MATRICES>&)sh, w, q, meta, my, blocks, per, table, out);
+  else if (FS_TILED_PAIRS && Q > 2 && my.count == 2)
+    tiled_products<F, 2, MATRICES, DEEP>((TiledShared<2, MATRICES>&)sh, w, q, meta, my, blocks, per, table, out);
   else
-    tiled_products<F, Q, MATRICES>(sh, w, q, meta, my, blocks, per, table, out);
+    tiled_products<F, Q, MATRICES, DEEP>(sh, w, q, meta, my, blocks, per, table, out);
 }
 
-template <class F, int Q>
+// ALL: units take the way of Q columns, whatever they have: where few have fewer, it is the smaller kernel.
+template <class F, int Q, bool DEEP, bool ALL = false>
 FS_DEVICE void tiled_gemv(TiledShared<Q, 1>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my, float* y,
                           i8* y_q, fs_a8_meta* y_meta, i32 m, i32 blocks, u32 per, u32 table) {
   const FsTiled<F> w[1] = {fs_tiled_of<F>(packed, my.expert, m, blocks)};
-  tiled_unit<F, Q, 1>(sh, w, q, meta, my, blocks, per, table, TiledOut{y, y_q, y_meta, m, my});
+  const TiledOut out = {y, y_q, y_meta, m, my};
+  if constexpr (ALL)
+    tiled_products<F, Q, 1, DEEP>(sh, w, q, meta, my, blocks, per, table, out);
+  else
+    tiled_unit<F, Q, 1, DEEP>(sh, w, q, meta, my, blocks, per, table, out);
 }
 
-template <class F, int Q>
+template <class F, int Q, bool ALL = false>
 FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up, const i8* q, const fs_a8_meta* meta, const FsTiledColumns& my,
                              const float* weights, i8* h_q, fs_a8_meta* h_meta, float* h, i32 m, i32 blocks, u32 per, u32 table,
                              float limit) {
   const FsTiled<F> w[2] = {fs_tiled_of<F>(gate, my.expert, m, blocks), fs_tiled_of<F>(up, my.expert, m, blocks)};
-  tiled_unit<F, Q, 2>(sh, w, q, meta, my, blocks, per, table, TiledAct{weights, h_q, h_meta, h, m, limit, my});
+  const TiledAct out = {weights, h_q, h_meta, h, m, limit, my};
+  if constexpr (ALL)
+    tiled_products<F, Q, 2, false>(sh, w, q, meta, my, blocks, per, table, out);
+  else
+    tiled_unit<F, Q, 2, false>(sh, w, q, meta, my, blocks, per, table, out);
 }
 
-#define TILED_GEMV(name, F, Q, occupancy)                                                                                 \
+#define TILED_GEMV(name, F, Q, occupancy, deep)                                                                               \
   FS_KERNEL(tiled_gemv_##name##_##Q, 256, occupancy)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q,               \
                                              const fs_a8_meta* FS_RESTRICT meta, const u32x4* FS_RESTRICT units,          \
                                              const u32* FS_RESTRICT order, float* FS_RESTRICT y, i8* FS_RESTRICT y_q,     \
@@ -174,7 +185,7 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                                              u32 table) {                                                                 \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                                           \
-    tiled_gemv<F, Q>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
+    tiled_gemv<F, Q, deep>(sh, packed, q, meta, fs_tiled_columns<Q>(units, order, cols), y, y_q, y_meta, m, blocks, per, table); \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_##name##_##Q, 256)
 #define TILED_GATE_UP(name, F, Q, occupancy)                                                                              \
@@ -189,11 +200,11 @@ FS_DEVICE void tiled_gate_up(TiledShared<Q, 2>& sh, const u8* gate, const u8* up
                         blocks, per, table, limit);                                                                       \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_##name##_##Q, 256)
-#define TILED(name, F, occupancy)                                                                                         \
+#define TILED(name, F, occupancy, deep)                                                                                  \
   FS_KERNEL(tiled_repack_##name, 256, 1)(const u8* FS_RESTRICT raw, u8* FS_RESTRICT packed, i32 m, i32 blocks) {          \
     fs_begin();                                                                                                           \
     tiled_repack<F>(raw, packed, m, blocks);                                                                              \
   }                                                                                                                       \
   FS_EXPORT(tiled_repack_##name, 256)                                                                                     \
-  TILED_GEMV(name, F, 1, occupancy) TILED_GEMV(name, F, 4, 2) \
+  TILED_GEMV(name, F, 1, occupancy, deep) TILED_GEMV(name, F, 4, 2, false) \
   TILED_GATE_UP(name, F, 1, 2) TILED_GATE_UP(name, F, 4, 2)

@@ -5,26 +5,57 @@
 
 static constexpr int FS_STREAMS = 4, FS_SITE = 24;
 
+// Slots of an element that are asked for at once: as many as models use, so that a row of them costs one wait.
+static constexpr int FS_SLOTS_AHEAD = 8;
+
+// What an element of a sublayer's output is the sum of, as it was read.
+struct FsHcParts {
+  float block, slot[FS_SLOTS_AHEAD];
+};
+
 // What a sublayer gives: the block [n][d], and the rows of slots [n][used][d] that come before it, or null.
 struct FsHcBlock {
   const float* block;
   const float* slots;
   i32 d, used;
 
+  FS_DEVICE_MEMBER float slot(u64 token, u64 i, i32 s) const { return slots[(token * (u64)used + (u64)s) * (u64)d + i]; }
+
+  FS_DEVICE_MEMBER void read(FsHcParts& to, u64 token, u64 i) const {
+    to.block = block[token * (u64)d + i];
+    FS_UNROLL for (i32 s = 0; s < FS_SLOTS_AHEAD; s++) to.slot[s] = slots && s < used ? slot(token, i, s) : 0.0f;
+  }
+
   // a[i] of a token: ((+0 + slot_0) + slot_1 ..) + block where there are slots.
-  FS_DEVICE_MEMBER float at(u64 token, u64 i) const {
-    const float a = block[token * (u64)d + i];
-    if (!slots) return a;
+  FS_DEVICE_MEMBER float sum(const FsHcParts& from, u64 token, u64 i) const {
+    if (!slots) return from.block;
     float sum = 0.0f;
-    for (i32 s = 0; s < used; s++) sum = fs_add(sum, slots[(token * (u64)used + (u64)s) * (u64)d + i]);
-    return fs_add(sum, a);
+    FS_UNROLL for (i32 s = 0; s < FS_SLOTS_AHEAD; s++) sum = s < used ? fs_add(sum, from.slot[s]) : sum;
+    for (i32 s = FS_SLOTS_AHEAD; s < used; s++) sum = fs_add(sum, slot(token, i, s));
+    return fs_add(sum, from.block);
+  }
+
+  FS_DEVICE_MEMBER float at(u64 token, u64 i) const {
+    FsHcParts parts;
+    read(parts, token, i);
+    return sum(parts, token, i);
   }
 };
 
-// Stream k of an element: fma over j of C[j][k] * x_j from post_k * a. `mix` [24] of the token.
-FS_DEVICE float fs_hc_post(const float (&old)[FS_STREAMS], float a, const float* mix, u64 k) {
-  float v = fs_mul(mix[FS_STREAMS + k], a);
-  FS_UNROLL for (int j = 0; j < FS_STREAMS; j++) v = fs_fma(mix[8 + 4 * (u64)j + k], old[j], v);
+// What stream k of an element is mixed with: post_k and C[j][k]. `mix` [24] of the token.
+struct FsHcWeights {
+  float post, c[FS_STREAMS];
+
+  FS_DEVICE_MEMBER void read(const float* mix, u64 k) {
+    post = mix[FS_STREAMS + k];
+    FS_UNROLL for (int j = 0; j < FS_STREAMS; j++) c[j] = mix[8 + 4 * (u64)j + k];
+  }
+};
+
+// Stream k of an element: fma over j of C[j][k] * x_j from post_k * a.
+FS_DEVICE float fs_hc_post(const float (&old)[FS_STREAMS], float a, const FsHcWeights& w) {
+  float v = fs_mul(w.post, a);
+  FS_UNROLL for (int j = 0; j < FS_STREAMS; j++) v = fs_fma(w.c[j], old[j], v);
   return v;
 }
 

@@ -110,23 +110,27 @@ FS_DEVICE void fs_tiled_arrange(FsTiledInput<Q>& in, const FsTiledColumns& my, i
   }
 }
 
-// Groups of formats of two words that a lane has in flight, for one column. On AMD four of them spill.
+// Groups that a lane has in flight of a segment's four, for one column: of formats of two words, and where a kernel is
+// DEEP, with registers for them. On AMD four of them spill, as does a way of two columns beside that of four.
 #if FS_HIP
 static constexpr int FS_TILED_FEW = 2;
+static constexpr bool FS_TILED_PAIRS = false;
 #else
 static constexpr int FS_TILED_FEW = 4;
+static constexpr bool FS_TILED_PAIRS = true;
 #endif
 
 // Groups that a lane has in flight: the first ones of its next job are asked for while it computes the last ones of
 // this one, so that its reads never pause.
-template <class F, int Q>
+template <class F, int Q, bool DEEP>
 struct FsTiledAhead {
-  static constexpr int GROUPS = F::WORDS == 2 && Q == 1 ? FS_TILED_FEW : F::WORDS <= 4 ? 2 : 1;
+  static constexpr bool MOST = Q == 1 && (F::WORDS == 2 || (F::WORDS <= 4 && DEEP));
+  static constexpr int GROUPS = MOST ? FS_TILED_FEW : F::WORDS <= 4 ? 2 : 1;
   FsTiledGroup<F> group[GROUPS];
 };
 
-template <class F, int Q>
-FS_DEVICE void fs_tiled_begin(FsTiledAhead<F, Q>& ahead, const FsTiledJob<F>& job) {
+template <class F, int Q, bool DEEP>
+FS_DEVICE void fs_tiled_begin(FsTiledAhead<F, Q, DEEP>& ahead, const FsTiledJob<F>& job) {
   FS_UNROLL for (i32 g = 0; g < ahead.GROUPS; g++) fs_tiled_load<F>(ahead.group[g], job, g);
 }
 
@@ -135,12 +139,12 @@ struct FsTiledSpan {
   i32 local, left, count;
 };
 
-// Sums of one segment of this lane's row, over the blocks in order from +0; leaves the first groups of `next`, if
+// Sums of one segment of this lane's row, of one or two columns all of them, over the blocks in order from +0; leaves the first groups of `next`, if
 // there are `more`, on their way.
-template <class F, int Q>
-FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F, Q>& ahead, const FsTiledJob<F>& job, const FsTiledJob<F>& next, bool more,
-                                const FsTiledInput<Q>& in, const FsTiledSpan& span, u32 table) {
-  constexpr int AHEAD = FsTiledAhead<F, Q>::GROUPS;
+template <class F, int Q, bool DEEP>
+FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F, Q, DEEP>& ahead, const FsTiledJob<F>& job, const FsTiledJob<F>& next,
+                                bool more, const FsTiledInput<Q>& in, const FsTiledSpan& span, u32 table) {
+  constexpr int AHEAD = FsTiledAhead<F, Q, DEEP>::GROUPS;
   FS_UNROLL for (int c = 0; c < Q; c++) acc[c] = 0.0f;
   FS_ROLLED for (i32 part = 0; part < 4; part += AHEAD) {
     // What to ask for: the rest of this job, or the start of the next.
@@ -156,7 +160,7 @@ FS_DEVICE void fs_tiled_segment(float (&acc)[Q], FsTiledAhead<F, Q>& ahead, cons
       const i32 at = span.local + part * 4 + i;
       const bool inside = part * 4 + i < span.left;
       FS_UNROLL for (int c = 0; c < Q; c++) {
-        if (Q > 1 && c >= span.count) continue;  // the same for a warp
+        if (Q > 2 && c >= span.count) continue;  // the same for a warp
         const float term = fs_block_term<F>(levels, s, &in.q[c][at * 32], in.meta[c][at].sums);
         const float sum = fs_fma(in.meta[c][at].d, term, acc[c]);
         acc[c] = inside ? sum : acc[c];

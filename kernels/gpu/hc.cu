@@ -35,16 +35,17 @@
 #include "fs_math.h"
 
 static constexpr int HC_STREAMS = FS_STREAMS, HC_THREADS = 512, HC_DIM = 8192;
-static constexpr int HC_SEGMENTS = HC_STREAMS * HC_DIM / FS_SEGMENT, HC_EACH = HC_DIM / HC_THREADS;
+static constexpr int HC_SEGMENTS = HC_STREAMS * HC_DIM / FS_SEGMENT;
+// Sums that are added at once, and segments of dots that are asked for at once: those of a width of 4096.
+static constexpr int HC_TOTALS = 8, HC_AHEAD = 32;
 
 struct HcShared {
   alignas(16) float u[HC_DIM];
   float part[HC_SEGMENTS];
   float mix[HC_STREAMS];
-  float m[FS_SITE + 1];  // dots, and at [24] the streams' squares
 };
 
-// Sum of squares by rule 4, in every thread.
+// Sum of squares by rule 4, in every thread. Somebody has a barrier before `part` is written again.
 FS_DEVICE float hc_squares(float (&part)[HC_SEGMENTS], const float* v, i32 n) {
   const i32 segments = (n + FS_SEGMENT - 1) / FS_SEGMENT;
   for (i32 s = (i32)fs_warp(); s < segments; s += HC_THREADS / 32) {
@@ -58,38 +59,42 @@ FS_DEVICE float hc_squares(float (&part)[HC_SEGMENTS], const float* v, i32 n) {
   }
   fs_barrier();
   float total = part[0];
-  for (i32 s = 1; s < segments; s++) total = fs_add(total, part[s]);
-  fs_barrier();
+  for (i32 first = 1; first < segments; first += HC_TOTALS)
+    FS_UNROLL for (i32 s = first; s < first + HC_TOTALS; s++) total = s < segments ? fs_add(total, part[s]) : total;
   return total;
 }
 
-FS_DEVICE float hc_factor(HcShared& sh, const float* v, i32 n, float eps) {
-  return fs_rsqrt(fs_add(fs_div(hc_squares(sh.part, v, n), (float)n), eps));
+// The factor of a row of n values with these squares.
+FS_DEVICE float hc_factor(float squares, i32 n, float eps) { return fs_rsqrt(fs_add(fs_div(squares, (float)n), eps)); }
+
+// A token's dots in the lanes of a warp, and the factor of its streams.
+struct HcDots {
+  float dot, r;
+};
+
+// Rows `first` and on of the segments [segments][25] that this lane adds: dots in lanes 0 to 23, squares in the others.
+FS_DEVICE void hc_ask(float (&rows)[HC_AHEAD], const float* part, i32 first, i32 segments) {
+  const i32 lane = (i32)fs_lane() < FS_SITE ? (i32)fs_lane() : FS_SITE;
+  FS_UNROLL for (i32 s = 0; s < HC_AHEAD; s++) rows[s] = first + s < segments ? part[(first + s) * (FS_SITE + 1) + lane] : 0.0f;
 }
 
-// The dots of a token as they are given, and the factor of its streams.
-FS_DEVICE float hc_given(HcShared& sh, const float* m, i32 rows, const float* x, i32 d, float eps) {
-  if ((i32)fs_tid() < rows) sh.m[fs_tid()] = m[fs_tid()];
-  return hc_factor(sh, x, HC_STREAMS * d, eps);  // with a barrier
-}
-
-// The same from segments [segments][25]: sums in order.
-FS_DEVICE float hc_added(HcShared& sh, const float* part, i32 segments, i32 d, float eps) {
-  constexpr i32 ROW = FS_SITE + 1;
-  for (i32 i = (i32)fs_tid(); i < segments * ROW; i += HC_THREADS) sh.u[i] = part[i];
-  fs_barrier();
-  if ((i32)fs_tid() < ROW) {
-    float total = sh.u[fs_tid()];
-    for (i32 s = 1; s < segments; s++) total = fs_add(total, sh.u[s * ROW + (i32)fs_tid()]);
-    sh.m[fs_tid()] = total;
+// Their sum in order; `rows` are the first ones.
+FS_DEVICE HcDots hc_added(float (&rows)[HC_AHEAD], const float* part, i32 segments, i32 d, float eps) {
+  float total = rows[0];
+  FS_UNROLL for (i32 s = 1; s < HC_AHEAD; s++) total = s < segments ? fs_add(total, rows[s]) : total;
+  FS_ROLLED for (i32 first = HC_AHEAD; first < segments; first += HC_AHEAD) {
+    hc_ask(rows, part, first, segments);
+    FS_UNROLL for (i32 s = 0; s < HC_AHEAD; s++) total = first + s < segments ? fs_add(total, rows[s]) : total;
   }
-  fs_barrier();
-  return fs_rsqrt(fs_add(fs_div(sh.m[FS_SITE], (float)(HC_STREAMS * d)), eps));
+  return HcDots{total, hc_factor(fs_shfl(total, FS_SITE), HC_STREAMS * d, eps)};
 }
 
-// A thread's elements of the streams: V of them lie beside each other. V 4 where d is a multiple of 128, so that warps are whole.
+// A thread's elements of a row of up to E * 512; V of them lie beside each other: 4 where d is a multiple of 128, so that
+// warps are whole.
+template <int E>
 struct HcStreams {
-  float v[HC_EACH][HC_STREAMS];
+  float v[E][HC_STREAMS];
+  float norm[E];
 };
 
 // V values from `at`, 0 if it is not `there`; four of them aligned.
@@ -117,15 +122,18 @@ FS_DEVICE i32 hc_at(i32 t) {
   return (t / V * HC_THREADS + (i32)fs_tid()) * V + t % V;
 }
 
-template <int V>
-FS_DEVICE void hc_load(HcStreams& to, const float* x, i32 d) {
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+// Streams and norm; all reads before anybody waits for one, so that they overlap.
+template <int V, int E>
+FS_DEVICE void hc_load(HcStreams<E>& to, const float* x, const float* norm, i32 d) {
+  FS_UNROLL for (i32 t = 0; t < E; t += V) {
     const i32 i = hc_at<V>(t);
+    float v[V];
     FS_UNROLL for (int s = 0; s < HC_STREAMS; s++) {
-      float v[V];
       hc_read<V>(v, x + (u64)s * (u64)d + (u64)i, i < d);
       FS_UNROLL for (int j = 0; j < V; j++) to.v[t + j][s] = v[j];
     }
+    hc_read<V>(v, norm + i, i < d);
+    FS_UNROLL for (int j = 0; j < V; j++) to.norm[t + j] = v[j];
   }
 }
 
@@ -157,26 +165,12 @@ FS_DEVICE void hc_store(const float (&v)[V], u64 at, const HcOut& out) {
   }
 }
 
-// Part 0: the weights of the streams, their sum and its norm. `mix` has its first four written; `term` is those of
-// dots 0 to 3 in the first threads.
-template <int V>
-FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const HcTerm& term, const float* norm, float* mix, const HcOut& out, i32 d,
-                           float r, float rms_eps, float eps) {
+// Part 0: the sum of the streams by the weights that warp 0 puts into sh.mix, and its norm.
+template <int V, int E>
+FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams<E>& x, const HcOut& out, i32 d, float rms_eps) {
   const u64 row = (u64)fs_bid_x() * (u64)d;
-  const i32 thread = (i32)fs_tid();
-  float weights[HC_EACH];  // all reads before the first write, so that they overlap
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
-    float w[V];
-    hc_read<V>(w, norm + hc_at<V>(t), hc_at<V>(t) < d);
-    FS_UNROLL for (int j = 0; j < V; j++) weights[t + j] = w[j];
-  }
-  if (thread < HC_STREAMS) {
-    const float pre = fs_add(fs_sigmoid(term.of(sh.m[thread], r)), eps);
-    sh.mix[thread] = pre;
-    mix[thread] = pre;
-  }
   fs_barrier();
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+  FS_UNROLL for (i32 t = 0; t < E; t += V) {
     const i32 i = hc_at<V>(t);
     if (i >= d) continue;
     float v[V];
@@ -188,15 +182,22 @@ FS_DEVICE void hc_collapse(HcShared& sh, const HcStreams& x, const HcTerm& term,
     if (out.u) hc_write<V>(out.u + row + (u64)i, v);
   }
   fs_barrier();
-  const float ru = hc_factor(sh, sh.u, d, rms_eps);
-  FS_UNROLL for (i32 t = 0; t < HC_EACH; t += V) {
+  const float ru = hc_factor(hc_squares(sh.part, sh.u, d), d, rms_eps);
+  FS_UNROLL for (i32 t = 0; t < E; t += V) {
     const i32 i = hc_at<V>(t);
     if (i >= d) continue;  // with blocks d is a multiple of 32: whole warps
     float v[V];
     hc_read<V>(v, &sh.u[i], true);
-    FS_UNROLL for (int j = 0; j < V; j++) v[j] = fs_mul(fs_mul(v[j], ru), weights[t + j]);
+    FS_UNROLL for (int j = 0; j < V; j++) v[j] = fs_mul(fs_mul(v[j], ru), x.norm[t + j]);
     hc_store<V>(v, row + (u64)i, out);
   }
+}
+
+// The weight of stream i by its dot; `mix` is the token's row of weights.
+FS_DEVICE void hc_weight(HcShared& sh, float* mix, u32 i, float term, float eps) {
+  const float pre = fs_add(fs_sigmoid(term), eps);
+  sh.mix[i] = pre;
+  mix[i] = pre;
 }
 
 // What the kernel of a site reads and mixes, of all tokens.
@@ -209,34 +210,61 @@ struct HcSite {
   float rms_eps, eps;
 };
 
-// A block of hc_pre.
-template <int V>
-FS_DEVICE void hc_pre_part(HcShared& sh, const HcSite& w, const float* base, const float* scale, const HcOut& out, i32 iterations, i32 open) {
+// A block of hc_pre that makes h: warp 0 adds the dots while the streams come. What it adds is asked for first: it is what
+// everything waits for, and the streams fill the way from the cache.
+template <int V, int E>
+FS_DEVICE void hc_pre_row(HcShared& sh, const HcSite& w, const float* base, const float* scale, const HcOut& out, i32 open) {
   const u64 token = fs_bid_x();
   const float* streams = w.x + token * HC_STREAMS * (u64)w.d;
-  // Which dot a thread mixes, all of them in one part or 0 to 3, C (warp 0) and post in two: read before anybody waits for
-  // sums.
-  const u32 thread = fs_tid(), all = thread < FS_SITE ? thread : FS_SITE - 1;
-  const u32 at = open ? all : fs_bid_y() == 0 ? thread & 3 : fs_warp() == 0 ? 8 + (thread & 15) : HC_STREAMS + (thread & 3);
-  const u32 kind = at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2;
-  const HcTerm term = {base[at], scale[kind]};
-  HcStreams v;
-  if (fs_bid_y() == 0) hc_load<V>(v, streams, w.d);
-  float r;
-  if (w.segments > 0)
-    r = hc_added(sh, w.m + token * (u64)w.segments * (FS_SITE + 1), w.segments, w.d, w.rms_eps);
-  else
-    r = hc_given(sh, w.m + token * FS_SITE, FS_SITE, streams, w.d, w.rms_eps);
-  float* mix = w.mix + token * FS_SITE;
-  if (fs_bid_y() == 0) {
-    hc_collapse<V>(sh, v, term, w.norm, mix, out, w.d, r, w.rms_eps, w.eps);
-    if (open && thread >= HC_STREAMS && thread < FS_SITE) mix[at] = term.of(sh.m[at], r);
-  } else if (fs_warp() == 0) {
-    const float c = fs_hc_sinkhorn(term.of(sh.m[at], r), iterations, w.eps);
-    if (fs_lane() < 16) mix[at] = c;
-  } else if (fs_warp() == 1 && fs_lane() < HC_STREAMS) {
-    mix[at] = fs_mul(2.0f, fs_sigmoid(term.of(sh.m[at], r)));
+  const float* m = w.m + token * (w.segments > 0 ? (u64)w.segments * (FS_SITE + 1) : (u64)FS_SITE);
+  const u32 lane = fs_lane(), at = lane < FS_SITE ? lane : FS_SITE - 1;
+  HcTerm term = {0.0f, 0.0f};
+  float rows[HC_AHEAD];
+  if (fs_warp() == 0) {
+    term = HcTerm{base[at], scale[at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2]};
+    if (w.segments > 0) hc_ask(rows, m, 0, w.segments);
   }
+  fs_barrier();
+  HcStreams<E> v;
+  hc_load<V, E>(v, streams, w.norm, w.d);
+  HcDots mine = {0.0f, 0.0f};
+  if (w.segments == 0) {
+    const float squares = hc_squares(sh.part, streams, HC_STREAMS * w.d);
+    mine = HcDots{m[at], hc_factor(squares, HC_STREAMS * w.d, w.rms_eps)};
+  } else if (fs_warp() == 0) {
+    mine = hc_added(rows, m, w.segments, w.d, w.rms_eps);
+  }
+  float* mix = w.mix + token * FS_SITE;
+  if (fs_tid() < HC_STREAMS)
+    hc_weight(sh, mix, lane, term.of(mine.dot, mine.r), w.eps);
+  else if (open && fs_tid() < FS_SITE)
+    mix[lane] = term.of(mine.dot, mine.r);
+  hc_collapse<V, E>(sh, v, out, w.d, w.rms_eps);
+}
+
+// The block beside it that makes post and C, of a site that is not left open.
+FS_DEVICE void hc_pre_rest(HcShared& sh, const HcSite& w, const float* base, const float* scale, i32 iterations) {
+  const u64 token = fs_bid_x();
+  HcDots mine = {0.0f, 0.0f};
+  if (w.segments == 0) {
+    const float squares = hc_squares(sh.part, w.x + token * HC_STREAMS * (u64)w.d, HC_STREAMS * w.d);
+    const u32 at = fs_lane() < FS_SITE ? fs_lane() : FS_SITE - 1;
+    mine = HcDots{w.m[token * FS_SITE + at], hc_factor(squares, HC_STREAMS * w.d, w.rms_eps)};
+  }
+  if (fs_warp() != 0) return;
+  if (w.segments > 0) {
+    const float* part = w.m + token * (u64)w.segments * (FS_SITE + 1);
+    float rows[HC_AHEAD];
+    hc_ask(rows, part, 0, w.segments);
+    mine = hc_added(rows, part, w.segments, w.d, w.rms_eps);
+  }
+  float* mix = w.mix + token * FS_SITE;
+  const u32 of_post = HC_STREAMS + (fs_lane() & 3), of_c = 2 * HC_STREAMS + (fs_lane() & 15);
+  const float z = HcTerm{base[of_c], scale[2]}.of(fs_shfl(mine.dot, of_c), mine.r);
+  const float post = HcTerm{base[of_post], scale[1]}.of(fs_shfl(mine.dot, of_post), mine.r);
+  const float c = fs_hc_sinkhorn(z, iterations, w.eps);
+  if (fs_lane() < 16) mix[of_c] = c;
+  if (fs_lane() < HC_STREAMS) mix[of_post] = fs_mul(2.0f, fs_sigmoid(post));
 }
 
 FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
@@ -245,21 +273,28 @@ FS_KERNEL(hc_pre, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m
   fs_begin();
   FS_SHARED(HcShared, sh);
   const HcSite site = {x, m, norm, mix, segments, d, rms_eps, eps};
-  if (d % 128 == 0)
-    hc_pre_part<4>(sh, site, base, scale, HcOut{u, h, q, meta}, iterations, open);
+  const HcOut out = {u, h, q, meta};
+  if (fs_bid_y() == 1)
+    hc_pre_rest(sh, site, base, scale, iterations);
+  else if (d % 128 == 0 && d <= HC_DIM / 2)
+    hc_pre_row<4, 8>(sh, site, base, scale, out, open);
+  else if (d % 128 == 0)
+    hc_pre_row<4, 16>(sh, site, base, scale, out, open);
   else
-    hc_pre_part<1>(sh, site, base, scale, HcOut{u, h, q, meta}, iterations, open);
+    hc_pre_row<1, 16>(sh, site, base, scale, out, open);
 }
 FS_EXPORT(hc_pre, 512)
 
-template <int V>
+template <int V, int E>
 FS_DEVICE void hc_head_row(HcShared& sh, const HcSite& w, const HcTerm& term, const HcOut& out) {
   const u64 token = fs_bid_x();
   const float* streams = w.x + token * HC_STREAMS * (u64)w.d;
-  HcStreams v;
-  hc_load<V>(v, streams, w.d);
-  const float r = hc_given(sh, w.m + token * HC_STREAMS, HC_STREAMS, streams, w.d, w.rms_eps);
-  hc_collapse<V>(sh, v, term, w.norm, w.mix + token * 4, out, w.d, r, w.rms_eps, w.eps);
+  HcStreams<E> v;
+  hc_load<V, E>(v, streams, w.norm, w.d);
+  const float r = hc_factor(hc_squares(sh.part, streams, HC_STREAMS * w.d), HC_STREAMS * w.d, w.rms_eps);
+  const u32 at = fs_lane() & 3;
+  if (fs_tid() < HC_STREAMS) hc_weight(sh, w.mix + token * 4, at, term.of(w.m[token * 4 + at], r), w.eps);
+  hc_collapse<V, E>(sh, v, out, w.d, w.rms_eps);
 }
 
 FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT m, const float* FS_RESTRICT base,
@@ -269,10 +304,12 @@ FS_KERNEL(hc_head, 512, 1)(const float* FS_RESTRICT x, const float* FS_RESTRICT 
   FS_SHARED(HcShared, sh);
   const HcSite site = {x, m, norm, mix, 0, d, rms_eps, eps};
   const HcTerm term = {base[fs_lane() & 3], scale[0]};
-  if (d % 128 == 0)
-    hc_head_row<4>(sh, site, term, HcOut{u, h, q, meta});
+  if (d % 128 == 0 && d <= HC_DIM / 2)
+    hc_head_row<4, 8>(sh, site, term, HcOut{u, h, q, meta});
+  else if (d % 128 == 0)
+    hc_head_row<4, 16>(sh, site, term, HcOut{u, h, q, meta});
   else
-    hc_head_row<1>(sh, site, term, HcOut{u, h, q, meta});
+    hc_head_row<1, 16>(sh, site, term, HcOut{u, h, q, meta});
 }
 FS_EXPORT(hc_head, 512)
 
@@ -286,7 +323,9 @@ FS_KERNEL(hc_post, 256, 1)(float* x, const float* FS_RESTRICT block, const float
   float* stream = x + token * HC_STREAMS * (u64)d + (u64)i;
   float old[HC_STREAMS];
   FS_UNROLL for (int j = 0; j < HC_STREAMS; j++) old[j] = stream[(u64)j * (u64)d];
-  FS_UNROLL for (int k = 0; k < HC_STREAMS; k++) stream[(u64)k * (u64)d] = fs_hc_post(old, a, mix + token * FS_SITE, (u64)k);
+  FsHcWeights w[HC_STREAMS];  // all reads before the first write
+  FS_UNROLL for (int k = 0; k < HC_STREAMS; k++) w[k].read(mix + token * FS_SITE, (u64)k);
+  FS_UNROLL for (int k = 0; k < HC_STREAMS; k++) stream[(u64)k * (u64)d] = fs_hc_post(old, a, w[k]);
 }
 FS_EXPORT(hc_post, 256)
 

@@ -28,6 +28,6 @@
 #include "fourspark.h"
 #include "fs_gemv.h"
 
-TILED(fp4f, FsFp4Fast, 3)
-TILED(fp2, FsFp2, 3)
-TILED(fp3, FsFp3, 3)
+TILED(fp4f, FsFp4Fast, 2, true)
+TILED(fp2, FsFp2, 3, false)
+TILED(fp3, FsFp3, 3, false)

@@ -5,7 +5,7 @@
 #include "fs_formats_k.h"
 #include "fs_gemv.h"
 
-TILED(fp2a, FsFp2Affine, 3)
-TILED(q4k, FsQ4K, 2)
-TILED(q2k, FsQ2K, 2)
-TILED(iq2xxs, FsIq2Xxs, 2)
+TILED(fp2a, FsFp2Affine, 3, false)
+TILED(q4k, FsQ4K, 2, false)
+TILED(q2k, FsQ2K, 2, false)
+TILED(iq2xxs, FsIq2Xxs, 2, false)

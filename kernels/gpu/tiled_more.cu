@@ -3,9 +3,9 @@
 #include "fourspark.h"
 #include "fs_gemv.h"
 
-TILED(q8, FsQ8, 2)
-TILED(mxfp4, FsMxfp4, 3)
-TILED(fp4, FsFp4, 3)
-TILED(fp6, FsFp6, 2)
-TILED(fp8, FsFp8, 2)
-TILED(fp2s40, FsFp2Table, 3)
+TILED(q8, FsQ8, 2, false)
+TILED(mxfp4, FsMxfp4, 3, false)
+TILED(fp4, FsFp4, 3, false)
+TILED(fp6, FsFp6, 2, false)
+TILED(fp8, FsFp8, 2, false)
+TILED(fp2s40, FsFp2Table, 3, false)

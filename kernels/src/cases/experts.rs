@@ -7,8 +7,8 @@ use super::tiled::{load, random_blocks};
 use super::{Noise, Outcome, Runner, compare_f32, f32_bytes, to_f32, u32_bytes};
 use crate::KernelError;
 use crate::cpu::swiglu;
-use crate::launch::experts::{self, Experts};
-use crate::launch::tiled::{Stack, WIDE};
+use crate::launch::experts::{self, Experts, WIDE};
+use crate::launch::tiled::Stack;
 
 const LIMITS: [f32; 2] = [10.0, 4.0];
 /// Experts of the stack, and those of each token: one stands twice.

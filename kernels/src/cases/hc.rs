@@ -14,7 +14,8 @@ use crate::launch::hc::{self, Beside, Dots, SITE, STREAMS, Site};
 const RMS_EPS: f32 = 1e-6;
 pub(super) const EPS: f32 = 1e-6;
 
-/// Widths with short segments and without whole blocks, one and many tokens, one and twenty rounds.
+/// Widths with short segments, without whole blocks and past what a thread takes at 4096; one and many tokens, one and twenty
+/// rounds; more slots than are read at once.
 ///
 /// # Errors
 /// A failed launch.
@@ -25,6 +26,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         (2, 1000, 20),
         (9, 32, 1),
         (8, 96, 3),
+        (1, 4224, 2),
     ];
     if depth == Depth::Full {
         shapes.extend([(1, 4096, 20), (8, 4096, 20), (256, 4096, 20), (5, 7168, 20)]);
@@ -35,7 +37,7 @@ pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, Kern
         runner.reset();
         outcomes.push(tap(runner, n, d)?);
         runner.reset();
-        for used in [0, 6] {
+        for used in [0, 6, 11] {
             outcomes.push(post(runner, n, d, used)?);
             runner.reset();
         }

@@ -10,15 +10,16 @@ use crate::launch::hc::{self, Beside, Dots, Open, SITE, STREAMS, Site};
 use crate::launch::rows::{self, Row, Tokens};
 use crate::launch::{Call, route};
 
-/// Streams as they are, after a block, and after slots and a block.
-const AFTER: [Option<usize>; 3] = [None, Some(0), Some(6)];
+/// Streams as they are, after a block, and after slots and a block: few, and more than are read at once.
+const AFTER: [Option<usize>; 4] = [None, Some(0), Some(6), Some(11)];
 
-/// Every format; segments whole, short, and over two streams; one to 33 tokens.
+/// Every format; segments whole, short, over two streams, and more than are added at once; one to 49 tokens: with few and with
+/// enough of them blocks share a segment and do not.
 ///
 /// # Errors
 /// A failed launch.
 pub(super) fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96), (33, 160)];
+    let mut shapes = vec![(1, 256), (2, 544), (3, 1000), (9, 33), (8, 96), (49, 160)];
     if depth == Depth::Full {
         shapes.extend([(1, 4096), (2, 4096), (8, 4096), (3, 7168), (1, 8192)]);
     }
@@ -31,6 +32,8 @@ pub(super) fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome
             }
         }
     }
+    outcomes.extend(chain(runner, Format::F16, [1, 4224], Some(6))?);
+    runner.reset();
     Ok(outcomes)
 }
 

@@ -119,9 +119,9 @@ fn half(block: &mut [u8], at: usize, noise: &mut Noise, wild: bool) {
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
     let mut alone: Vec<(usize, usize, &[usize])> = vec![
-        (33, 544, &[1, 3]),
+        (33, 544, &[1, 2, 3]),
         (5, 32, &[9]),
-        (70, 4608, &[1, 4]),
+        (70, 4608, &[1, 2, 4]),
         (64, 4608, &[1, 3]),
     ];
     let mut experts = vec![(5, 2, 2, 32, 96), (3, 4, 3, 96, 1056)];

@@ -4,9 +4,12 @@ use fpx_quant::{Format, Fp2Dialect};
 
 use super::a8::META_BYTES;
 use super::route::UNIT_BYTES;
-use super::tiled::{self, Stack};
+use super::tiled::Stack;
 use super::{Arg, Call, bytes, grid_y, int, require};
 use crate::KernelError;
+
+/// Most slots of a unit. Few tokens seldom meet in an expert, and more columns cost registers of all units.
+pub const WIDE: usize = 2;
 
 /// Kernels of routed experts of a format: gate and up of one token and of more, down of one and of more.
 type Names = [[&'static str; 2]; 2];
@@ -16,11 +19,11 @@ macro_rules! names {
         [
             [
                 concat!("tiled_gate_up_with_", $name, "_1"),
-                concat!("tiled_gate_up_with_", $name, "_4"),
+                concat!("tiled_gate_up_with_", $name, "_2"),
             ],
             [
                 concat!("tiled_gemv_with_", $name, "_1"),
-                concat!("tiled_gemv_with_", $name, "_4"),
+                concat!("tiled_gemv_with_", $name, "_2"),
             ],
         ]
     };
@@ -49,7 +52,7 @@ pub struct Experts {
     pub routed: Stack,
     /// The shared one.
     pub shared: Stack,
-    /// Tokens. One: units of one slot each, without an order; more: units of up to [`tiled::WIDE`], in an order.
+    /// Tokens. One: units of one slot each, without an order; more: units of up to [`WIDE`], in an order.
     pub tokens: usize,
     /// Routed experts of a token.
     pub used: usize,
@@ -74,7 +77,7 @@ impl Experts {
             fits,
         )?;
         require(name, "slots", "at least 1", self.slots(), self.slots() > 0)?;
-        let wide = [1, tiled::WIDE][many];
+        let wide = [1, WIDE][many];
         let units = self.slots().saturating_add(self.tokens.div_ceil(wide));
         let down = grid_y(name, "units", units)?;
         let grid = [routed.grid(name)?, down, 1];
@@ -197,8 +200,8 @@ mod tests {
         let got = (call.kernel, call.grid);
         assert_eq!(
             got,
-            ("tiled_gemv_with_fp3_4", [2, 32, 1]),
-            "30 and 2 of the shared one"
+            ("tiled_gemv_with_fp3_2", [2, 33, 1]),
+            "30 and 3 of the shared one"
         );
     }
 

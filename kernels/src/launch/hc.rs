@@ -199,6 +199,12 @@ pub fn post(n: usize, d: usize, used: usize) -> Result<Call, KernelError> {
         .arg(Arg::I32(int(NAME, "slots", used)?)))
 }
 
+/// Blocks that a device has work for at once. Below it [`dots`] gives a segment's rows to several blocks, which all merge the
+/// streams: one token's segments are 32 blocks.
+const BUSY: usize = 256;
+/// Blocks that then share a segment.
+const SHARES: usize = 3;
+
 /// The segment sums of a site's dots with the streams, after a sublayer if `after` says how many slots it has (0: only
 /// a block). Buffers: x `[n][4][d]` f32, w `[24][4 d]` of `format` in file order; if `after`: block `[n][d]`, slots
 /// `[n][used][d]` if there are any, mix `[n][24]`, out `[n][4][d]` f32, not x; part `[n][segments][25]` f32.
@@ -207,7 +213,12 @@ pub fn post(n: usize, d: usize, used: usize) -> Result<Call, KernelError> {
 /// `Format` for a format with scales; `Shape`.
 pub fn dots(format: Format, n: usize, d: usize, after: Option<usize>) -> Result<Call, KernelError> {
     let (name, _) = dots_names(format)?;
-    let call = dots_begin(name, [n, d], 1)?;
+    let mut call = dots_begin(name, [n, d], 1)?;
+    let shares = match segments(d).saturating_mul(n).saturating_mul(SHARES) {
+        0..=BUSY => SHARES,
+        _ => 1,
+    };
+    call.grid[2] = u32::try_from(shares).unwrap_or(1);
     let used = after.unwrap_or(0);
     let x = bytes(name, &[n, STREAMS, d, 4])?;
     let given = |there, arg| if there { arg } else { Arg::Null };
@@ -221,7 +232,8 @@ pub fn dots(format: Format, n: usize, d: usize, after: Option<usize>) -> Result<
         .arg(given(some, Arg::Write(x)))
         .arg(Arg::Write(bytes(name, &[n, segments(d), SITE + 1, 4])?))
         .arg(Arg::I32(int(name, "width of a stream", d)?))
-        .arg(Arg::I32(int(name, "slots", used)?)))
+        .arg(Arg::I32(int(name, "slots", used)?))
+        .arg(Arg::I32(int(name, "blocks of a segment", shares)?)))
 }
 
 /// [`dots`] of many tokens, without a sublayer: a matrix is read for 16 of them. Buffers: x `[n][4][d]` f32, w `[24][4 d]` of
@@ -329,6 +341,11 @@ mod tests {
         assert!(tap(2, 300, 3, 2).is_ok() && tap(2, 300, 3, 3).is_err());
         let call = dots(Format::F16, 8, 4096, Some(6)).unwrap();
         assert_eq!((call.kernel, call.grid), ("hc_dots_f16", [32, 8, 1]));
+        let grid = |n| dots(Format::F16, n, 4096, Some(6)).unwrap().grid;
+        assert_eq!(
+            [grid(1), grid(2), grid(3)],
+            [[32, 1, 3], [32, 2, 3], [32, 3, 1]]
+        );
         assert_eq!(segments(300), 3);
         assert!(dots(Format::Q8_0, 1, 64, None).is_err());
         assert!(

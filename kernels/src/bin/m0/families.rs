@@ -480,15 +480,15 @@ fn experts() -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// Routed experts of a few tokens, all of them different, with the shared one: gate and up of a format, down of ROCmFP3 with
-/// ROCmFP2 as models have it, else of the format.
+/// Routed experts of a few tokens with the shared one: gate and up of a format, down of ROCmFP3 with ROCmFP2 as models have
+/// it, else of the format. All experts different, or each one of two slots.
 fn with_shared(format: Format) -> Result<Vec<Item>> {
     let down = match format {
         Format::Fp2(_) => Format::Fp3,
         other => other,
     };
     let mut items = Vec::new();
-    for tokens in [1usize, 2, 4, 6, 8] {
+    for (tokens, each) in [(1usize, 1), (2, 1), (4, 1), (6, 1), (8, 1), (2, 2), (6, 2)] {
         let slots = tokens * USED;
         let both = |format, rows, k| Experts {
             routed: Stack {
@@ -508,11 +508,14 @@ fn with_shared(format: Format) -> Result<Vec<Item>> {
         };
         let bytes = |w: &Experts| {
             let one = w.routed.packed_bytes()? as usize / EXPERTS;
-            Ok::<_, KernelError>(slots * one + w.shared.packed_bytes()? as usize)
+            Ok::<_, KernelError>(slots / each * one + w.shared.packed_bytes()? as usize)
         };
         let of_set = |set: u32| {
-            let unit = |s: u32| [(s * 5 + set * 7) % EXPERTS as u32, s, 1, 0];
-            cases::u32_bytes(&(0..slots as u32).flat_map(unit).collect::<Vec<u32>>())
+            let wide = each as u32;
+            let unit = |s: u32| [(s * 5 + set * 7) % EXPERTS as u32, s * wide, wide, 0];
+            let mut words: Vec<u32> = (0..(slots / each) as u32).flat_map(unit).collect();
+            words.resize(4 * slots, 0);
+            cases::u32_bytes(&words)
         };
         let units: Vec<Vec<u8>> = (0..SETS as u32).map(of_set).collect();
         let order = cases::u32_bytes(&(0..slots as u32).collect::<Vec<u32>>());
@@ -524,7 +527,8 @@ fn with_shared(format: Format) -> Result<Vec<Item>> {
                 _ => item.give(at + 1, order.clone()),
             }
         };
-        let what = format!("experts of {tokens} tokens with the shared one");
+        let pairs = ["", " in pairs"][each - 1];
+        let what = format!("experts of {tokens} tokens{pairs} with the shared one");
         let call = experts::gate_up(&up, [10.0; 2])?;
         let item = Item::new(format!("{} gate and up, {what}", up.routed.format), call);
         items.push(lists(item, 4).moving(2 * bytes(&up)?));

@@ -4,7 +4,7 @@
 use device::driver::Driver;
 use ds4_kernels::KernelError;
 use ds4_kernels::launch::experts::{self, Experts};
-use ds4_kernels::launch::tiled::{self, Stack, Work};
+use ds4_kernels::launch::tiled::{Stack, Work};
 use ds4_kernels::launch::{grouped, route};
 
 use super::Pass;
@@ -13,7 +13,7 @@ use crate::on_device::products::{Input, Rows, Units};
 use crate::on_device::weights::{Matrix, Moe, Routing};
 
 /// Most tokens whose routed and shared experts are in one launch: rows of the shared one are read again for every
-/// [`tiled::WIDE`] of them.
+/// [`experts::WIDE`] of them.
 const TOGETHER: usize = 8;
 
 /// An expert's first half: matrices, clamp, weights of its slots.
@@ -32,7 +32,7 @@ impl<R: Driver> Pass<'_, R> {
         let (s, m, n) = (self.scratch, self.meta, self.n());
         let units = self.route(at, w, h)?;
         if let Some(stacks) =
-            together(w).filter(|_| n <= TOGETHER && units.work.wide <= tiled::WIDE)
+            together(w).filter(|_| n <= TOGETHER && units.work.wide <= experts::WIDE)
         {
             return self.few_tokens(w, h, &stacks, &units);
         }
@@ -122,6 +122,7 @@ impl<R: Driver> Pass<'_, R> {
         );
         let wide = match n {
             1 => 1,
+            2..=TOGETHER if together(w).is_some() => experts::WIDE,
             _ => grouped::wide(slots, m.n_expert),
         };
         let units = match n {
