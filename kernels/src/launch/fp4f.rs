@@ -4,6 +4,10 @@ use super::a8::{self, META_BYTES};
 use super::{Arg, Call, bytes, grid_x, int, require};
 use crate::KernelError;
 
+mod choice;
+
+pub use choice::{fastest, stacks};
+
 /// Bytes of a file block of 32 weights.
 pub const BLOCK_BYTES: usize = 17;
 /// Rows of a tile.
@@ -119,31 +123,6 @@ impl Gemm {
     pub const EQUAL: &[Self] = &[Self::A, Self::D];
     /// Those that do not.
     pub const FREE: &[Self] = &[Self::FreeA, Self::FreeD];
-
-    /// The faster one on a device of so many processors whose matrix step has `width` columns: the sums of A do not fit
-    /// an AMD device's registers (`kernels/resources.txt`); on NVIDIA's they do, and A is faster where its blocks fill
-    /// the device as well as D's.
-    #[must_use]
-    pub fn choose(w: &Tile32, cols: usize, width: usize, processors: usize) -> Self {
-        if width == 8 && Self::A.time(w, cols, processors) <= Self::D.time(w, cols, processors) {
-            Self::A
-        } else {
-            Self::D
-        }
-    }
-
-    /// Time as [`narrow_time`] has it: that of as many blocks as a device holds at once, times how often that is. A wave of A
-    /// (one block a processor) is 620 units a processor, one of D (two) 870: medians of the shapes of
-    /// benches/records/2026-12-01-products-h200.json.
-    fn time(self, w: &Tile32, cols: usize, processors: usize) -> usize {
-        let (_, rows, columns) = self.parts();
-        let blocks = w.rows.div_ceil(rows) * cols.div_ceil(columns);
-        let (at_once, wave) = match self {
-            Self::A | Self::FreeA => (processors, 620),
-            Self::D | Self::FreeD => (2 * processors, 870),
-        };
-        blocks.div_ceil(at_once.max(1)) * wave * processors
-    }
 
     /// Kernel, rows and columns of a block.
     fn parts(self) -> (&'static str, usize, usize) {
@@ -302,19 +281,6 @@ fn pair_of_one(w: [&Tile32; 2], processors: usize) -> Result<Call, KernelError> 
 /// Segments up to which a row of [`stack`] fits: its blocks have whole tiles.
 const STACK_SEGMENTS: usize = 16;
 
-/// Whether [`stack`] takes `cols` columns and is the fastest that does: as many as [`fastest`] gives to groups.
-#[must_use]
-pub fn stacks(w: &Tile32, matrices: usize, cols: usize, width: usize, processors: usize) -> bool {
-    let all = Tile32 {
-        rows: w.rows.saturating_mul(matrices),
-        ..*w
-    };
-    let wide = Gemm::choose(&all, cols, width, processors);
-    w.segments() <= STACK_SEGMENTS
-        && cols > 1
-        && (cols <= width || narrow_time(&all, cols, width) <= wide.time(&all, cols, processors))
-}
-
 /// The products of several matrices, each with a row of its own for every column. Buffers: packed, one matrix after the
 /// other; q `[cols][matrices][k]` i8, meta `[cols][matrices][k / 32]` of 8 bytes, y `[cols][matrices][rows]` f32, or, of
 /// `blocks`, y q `[cols][matrices][rows]` i8 and y meta `[cols][matrices][rows / 32]` of 8 bytes.
@@ -406,42 +372,9 @@ pub fn mma(w: &Tile32, cols: usize, width: usize) -> Result<Call, KernelError> {
     product(call, w, cols)
 }
 
-/// Time of [`mma`] in units of a row of the matrix and a group of columns, whatever the k: every group decodes the weights
-/// anew, and all processors have their share.
-fn narrow_time(w: &Tile32, cols: usize, width: usize) -> usize {
-    cols.div_ceil(width) * w.rows
-}
-
 /// Whether the partial sums of a row fit where [`mma`] and [`pair`] let them meet.
 fn meets(w: &Tile32) -> bool {
     w.segments() <= 32
-}
-
-/// The fastest product of so many activation rows on a device of so many processors: 4-way dots for one row, and for two if
-/// they can spread wide; matrix units in groups for few, in large blocks for many. `None`: up to `width` rows of a
-/// matrix whose rows are too long for these; the general kernels of tile order take them. Buffers: see [`gemm`].
-///
-/// # Errors
-/// Those of [`gemv`], [`mma`] and [`gemm`].
-pub fn fastest(
-    w: &Tile32,
-    cols: usize,
-    width: usize,
-    processors: usize,
-) -> Result<Option<Call>, KernelError> {
-    if cols <= width && !meets(w) {
-        return Ok(None);
-    }
-    let wide = Gemm::choose(w, cols, width, processors);
-    let grouped = cols <= width
-        || (meets(w) && narrow_time(w, cols, width) <= wide.time(w, cols, processors));
-    match Gemv::choose(w, processors) {
-        _ if !grouped => gemm(w, cols, wide),
-        Gemv::Wide if cols <= 2 => gemv(w, cols, Gemv::Wide),
-        Gemv::Fine if cols <= 1 => gemv(w, cols, Gemv::Fine),
-        _ => mma(w, cols, width),
-    }
-    .map(Some)
 }
 
 /// The product with any number of activation rows. Buffers: packed, q `[cols][k]` i8,
@@ -518,39 +451,6 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_follows_the_measurements() {
-        let of = |rows, k, cols, width| {
-            let w = Tile32::new(rows, k).unwrap();
-            fastest(&w, cols, width, 132).unwrap().map(|c| c.kernel)
-        };
-        let name = |rows, k, cols| of(rows, k, cols, 8).unwrap();
-        assert_eq!(name(4096, 4096, 1), "fp4f_gemv_1");
-        assert_eq!(name(4096, 4096, 2), "fp4f_mma_n");
-        assert_eq!(name(4096, 8192, 1), "fp4f_gemv_1");
-        assert_eq!(name(32_768, 1024, 2), "fp4f_gemv_wide_2");
-        assert_eq!(name(129_280, 4096, 1), "fp4f_gemv_wide_1");
-        assert_eq!(name(129_280, 4096, 3), "fp4f_mma_n");
-        for (cols, kernel) in [
-            (32, "fp4f_mma_n"),
-            (128, "fp4f_mma_n"),
-            (256, "fp4f_gemm_a"),
-        ] {
-            assert_eq!(name(4096, 4096, cols), kernel, "{cols}");
-        }
-        for (cols, kernel) in [
-            (16, "fp4f_mma_n"),
-            (64, "fp4f_gemm_d"),
-            (256, "fp4f_gemm_a"),
-        ] {
-            assert_eq!(name(32_768, 1024, cols), kernel, "{cols}");
-        }
-        assert_eq!(name(4096, 4096, 2048), "fp4f_gemm_a");
-        assert_eq!(of(4096, 4096, 2048, 16), Some("fp4f_gemm_d"), "AMD");
-        assert_eq!(of(64, 33 * 512, 8, 8), None, "rows too long");
-        assert_eq!(of(64, 33 * 512, 9, 8), Some("fp4f_gemm_a"));
-    }
-
-    #[test]
     fn a_stack_has_a_grid_of_tiles_groups_and_matrices() {
         let w = Tile32::new(1024, 4096).unwrap();
         let call = stack(&w, 8, 6, 8, true).unwrap();
@@ -562,9 +462,6 @@ mod tests {
         assert!(stack(&odd, 3, 2, 8, true).is_err() && stack(&odd, 3, 2, 8, false).is_ok());
         let long = Tile32::new(64, 17 * 512).unwrap();
         assert!(stack(&long, 3, 2, 8, true).is_err() && stack(&w, 0, 2, 8, true).is_err());
-        let pays = |cols| stacks(&w, 8, cols, 8, 132);
-        assert!(!pays(1) && pays(2) && pays(8) && pays(32) && !pays(2048));
-        assert!(!stacks(&long, 8, 2, 8, 132));
     }
 
     #[test]
