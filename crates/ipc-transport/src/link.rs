@@ -214,7 +214,7 @@ impl Link {
         self.send_frame(&header, body, &[], deadline)
     }
 
-    /// Bytes of payload of a frame that was received, which stay in the region for a device to take.
+    /// Bytes of payload of a frame that was received, which stay in the region.
     ///
     /// # Errors
     /// As [`Self::announced`].
@@ -225,6 +225,30 @@ impl Link {
             probed.map_err(LinkError::io("copy in"))?;
         }
         Ok(bytes)
+    }
+
+    /// The whole values of a frame that the worker received: those in the region where they lie, those of a stream in
+    /// `words`. Nothing can be sent before they are let go of, so that they are read in this side's turn.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub(crate) fn values<'a>(
+        &'a mut self,
+        header: &Header,
+        words: &'a mut Words,
+        deadline: Option<Instant>,
+    ) -> Result<&'a [f32], LinkError> {
+        debug_assert_eq!(
+            self.side,
+            Side::Worker,
+            "the parent believes its own copies only"
+        );
+        let Some(region) = self.region() else {
+            self.take(header, words, deadline, None)?;
+            return Ok(words.floats());
+        };
+        let bytes = self.placed(header)?;
+        region.values(bytes / 4)
     }
 
     /// The region that payload travels by, if it does.
