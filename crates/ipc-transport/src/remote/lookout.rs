@@ -2,8 +2,8 @@
 //!
 //! A thread that sleeps must be woken, which costs the worker a call into the system and the text the time until a
 //! processor runs the thread again. The caller has nothing else to do until the reply is there. So it sleeps until shortly
-//! before the time when the reply is likely and stays awake for a moment around it. It does so only where a processor is
-//! left for it beside the worker's threads, never beyond a deadline, and the less often the more often it
+//! before the time when the reply is likely and stays awake for a moment around it. It does so only where processors are
+//! left for it and for one more beside the worker's threads, never beyond a deadline, and the less often the more often it
 //! looked in vain. Must not know: how a reply is received, what it holds.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub(super) enum Look {
 /// What is known of the time that replies take.
 #[derive(Debug)]
 pub(super) struct Lookout {
-    /// A processor is free for it.
+    /// Processors are free for it.
     free: bool,
     /// What the newest step took the worker.
     usual: Option<Duration>,
@@ -43,7 +43,9 @@ pub(super) struct Lookout {
 impl Lookout {
     /// `threads`: how many the worker computes with.
     pub(super) fn new(processors: usize, threads: usize) -> (Self, Standing) {
-        let free = processors > threads;
+        // One for the caller and one for whatever else runs: on two processors that others used too, a caller that
+        // did not sleep kept the worker waiting for the other one.
+        let free = processors > threads.saturating_add(1);
         let lookout = Self {
             free,
             usual: None,
@@ -98,7 +100,7 @@ mod tests {
     const STEP: Duration = Duration::from_micros(300);
 
     fn seen() -> (Lookout, Instant) {
-        let (mut lookout, standing) = Lookout::new(3, 2);
+        let (mut lookout, standing) = Lookout::new(4, 2);
         assert_eq!(standing, Standing::Yes);
         let now = Instant::now();
         assert_eq!(lookout.next(now), None, "no step has been answered");
@@ -150,17 +152,11 @@ mod tests {
 
     #[test]
     fn takes_no_processor_from_the_worker() {
-        for (processors, threads, why) in [
-            (1, 1, "the worker computes with 1 threads on 1 processors"),
-            (
-                16,
-                16,
-                "the worker computes with 16 threads on 16 processors",
-            ),
-            (2, 3, "the worker computes with 3 threads on 2 processors"),
-        ] {
+        for (processors, threads) in [(1, 0), (1, 1), (2, 1), (2, 3), (16, 15), (16, usize::MAX)] {
             let (mut lookout, standing) = Lookout::new(processors, threads);
-            assert_eq!(standing, Standing::no(why));
+            let why =
+                format!("the worker computes with {threads} threads on {processors} processors");
+            assert_eq!(standing, Standing::No(why));
             lookout.came(STEP, None, Instant::now());
             assert_eq!(lookout.next(Instant::now()), None);
         }
