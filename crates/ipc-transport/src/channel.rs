@@ -5,9 +5,11 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use engine_core::mutant::mutant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -103,6 +105,47 @@ pub fn send(
     }
 }
 
+/// A datagram: its bytes and its descriptors.
+pub type Datagram = (usize, Vec<OwnedFd>);
+
+/// Takes the next datagram if there is one, or waits for it in the call itself without `DONTWAIT`.
+fn take(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<Option<Datagram>, LinkError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let got = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Ok(got) => break got,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Err(LinkError::Closed),
+            Err(errno) => return Err(LinkError::sys("recvmsg")(errno)),
+        }
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(list) = message {
+            fds.extend(list);
+        }
+    }
+    // The buffer is rounded up: it may hold one more than allowed.
+    let cut = got
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if cut || fds.len() > FDS_MAX {
+        let got = format!("more than {} or {FDS_MAX} descriptors", buffer.len());
+        return Err(LinkError::corrupt("datagram", "one that fits", got));
+    }
+    if got.bytes == 0 {
+        return Err(LinkError::Closed);
+    }
+    Ok(Some((got.bytes, fds)))
+}
+
 /// Receives one datagram into `buffer`, with its descriptors. One that does not fit, or comes with more
 /// descriptors than allowed, is refused; those that arrived are closed.
 ///
@@ -113,46 +156,48 @@ pub fn receive(
     buffer: &mut [u8],
     deadline: Option<Instant>,
     watch: Option<BorrowedFd<'_>>,
-) -> Result<(usize, Vec<OwnedFd>), LinkError> {
-    const MESSAGE: &str = "a message";
-    let mut flags = RecvFlags::CMSG_CLOEXEC;
-    // A reply is waited for, so the wait comes first; who has no deadline waits in the call itself.
-    if deadline.is_some() || watch.is_some() {
-        flags |= RecvFlags::DONTWAIT;
-        ready(socket, PollFlags::IN, deadline, watch, MESSAGE)?;
-    }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+) -> Result<Datagram, LinkError> {
+    // Who has no deadline waits in the call itself.
+    let flags = match (deadline, watch) {
+        (None, None) => RecvFlags::empty(),
+        _ => RecvFlags::DONTWAIT,
+    };
     loop {
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Ok(got) => got,
-            Err(Errno::INTR) => continue,
-            Err(Errno::AGAIN) => {
-                ready(socket, PollFlags::IN, deadline, watch, MESSAGE)?;
-                continue;
-            }
-            Err(Errno::CONNRESET) => return Err(LinkError::Closed),
-            Err(errno) => return Err(LinkError::sys("recvmsg")(errno)),
-        };
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(list) = message {
-                fds.extend(list);
-            }
+        if let Some(datagram) = take(socket, buffer, flags)? {
+            return Ok(datagram);
         }
-        // The buffer is rounded up: it may hold one more than allowed.
-        let cut = got
-            .flags
-            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        if cut || fds.len() > FDS_MAX {
-            let got = format!("more than {} or {FDS_MAX} descriptors", buffer.len());
-            return Err(LinkError::corrupt("datagram", "one that fits", got));
-        }
-        if got.bytes == 0 {
-            return Err(LinkError::Closed);
-        }
-        return Ok((got.bytes, fds));
+        ready(socket, PollFlags::IN, deadline, watch, "a message")?;
     }
+}
+
+/// As [`receive`], but does not sleep while the message is `near`: it asks again and again. A message that comes
+/// then wakes nobody, which saves both sides what a wake-up costs. A closed end is seen at once all the same; the
+/// end of a process whose end others hold open, when it is over.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_near(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    near: &Range<Instant>,
+    deadline: Instant,
+    watch: Option<BorrowedFd<'_>>,
+) -> Result<Datagram, LinkError> {
+    let Range { start, end } = *near;
+    if Instant::now() < start {
+        match receive(socket, buffer, Some(start.min(deadline)), watch) {
+            Err(LinkError::Deadline { .. }) if start < deadline => {}
+            other => return other,
+        }
+    }
+    let awake = if mutant(355) { end } else { end.min(deadline) };
+    while Instant::now() < awake {
+        if let Some(datagram) = take(socket, buffer, RecvFlags::DONTWAIT)? {
+            return Ok(datagram);
+        }
+        std::hint::spin_loop();
+    }
+    receive(socket, buffer, Some(deadline), watch)
 }
 
 /// Writes all of `bytes`.
@@ -277,5 +322,70 @@ mod tests {
         drop(d);
         let gone = read_exact(&c, &mut [0; 1], soon(), None).unwrap_err();
         assert!(matches!(gone, LinkError::Closed), "{gone}");
+    }
+    fn after(millis: u64) -> Instant {
+        Instant::now() + Duration::from_millis(millis)
+    }
+
+    /// Whether it comes before, in or after the time when it is expected: it is received.
+    #[test]
+    fn a_message_is_received_whenever_it_comes() {
+        for near in [
+            after(0)..after(0),
+            after(0)..after(5_000),
+            after(10)..after(5_000),
+            after(5_000)..after(6_000),
+        ] {
+            for early in [true, false] {
+                let (a, b) = pair(Shape::Datagrams).unwrap();
+                let wait = if early { 0 } else { 30 };
+                let sender = std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(wait));
+                    send(a.as_fd(), b"here", &[], None).unwrap();
+                    a
+                });
+                let mut buffer = [0; 16];
+                let deadline = after(20_000);
+                let (n, _) = receive_near(b.as_fd(), &mut buffer, &near, deadline, None).unwrap();
+                assert_eq!(&buffer[..n], b"here");
+                drop(sender.join().unwrap());
+            }
+        }
+    }
+
+    /// who is awake sees the other side's end, and does not look beyond the deadline.
+    #[test]
+    fn a_22_a_look_ends_with_its_deadline_or_with_the_other_side() {
+        let (a, b) = pair(Shape::Datagrams).unwrap();
+        let (told, wait) = std::sync::mpsc::channel::<()>();
+        let sender = std::thread::spawn(move || {
+            // Later than the deadline by far, unless there is nobody to answer.
+            let _ = wait.recv_timeout(Duration::from_secs(3));
+            let sent = send(a.as_fd(), b"late", &[], soon());
+            (a, sent)
+        });
+        for near in [after(0)..after(60_000), after(50_000)..after(60_000)] {
+            let late = receive_near(b.as_fd(), &mut [0; 16], &near, after(20), None).unwrap_err();
+            assert!(matches!(late, LinkError::Deadline { .. }), "{late}");
+        }
+        drop(told);
+        let (a, sent) = sender.join().unwrap();
+        sent.unwrap();
+        let far = after(60_000);
+        let (n, _) = receive_near(b.as_fd(), &mut [0; 16], &(far..far), far, None).unwrap();
+        assert_eq!(n, 4, "nothing was lost");
+        drop(a);
+        for near in [after(0)..far, far..far] {
+            let gone = receive_near(b.as_fd(), &mut [0; 16], &near, far, None).unwrap_err();
+            assert!(matches!(gone, LinkError::Closed), "{gone}");
+        }
+        // A process that ended while somebody else holds its end open.
+        let (_a, b) = pair(Shape::Datagrams).unwrap();
+        let (ended, watch) = pair(Shape::Stream).unwrap();
+        drop(ended);
+        let near = after(0)..after(20);
+        let exited =
+            receive_near(b.as_fd(), &mut [0; 16], &near, far, Some(watch.as_fd())).unwrap_err();
+        assert!(matches!(exited, LinkError::Exited), "{exited}");
     }
 }

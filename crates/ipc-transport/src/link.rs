@@ -3,13 +3,14 @@
 //! One implementation for both sides. A payload is an ordered list of parts that are copied once, into the
 //! region or into the stream. Must not know: what an entry means, processes.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use engine_core::mutant::mutant;
 
-use crate::channel;
+use crate::channel::{self, Datagram};
 use crate::error::LinkError;
 use crate::frame::{self, BODY_MAX, HEADER, Header};
 use crate::heap;
@@ -214,7 +215,7 @@ impl Link {
         self.send_frame(&header, body, &[], deadline)
     }
 
-    /// Bytes of payload of a frame that was received, which stay in the region for a device to take.
+    /// Bytes of payload of a frame that was received, which stay in the region.
     ///
     /// # Errors
     /// As [`Self::announced`].
@@ -225,6 +226,30 @@ impl Link {
             probed.map_err(LinkError::io("copy in"))?;
         }
         Ok(bytes)
+    }
+
+    /// The whole values of a frame that the worker received: those in the region where they lie, those of a stream in
+    /// `words`. Nothing can be sent before they are let go of, so that they are read in this side's turn.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub(crate) fn values<'a>(
+        &'a mut self,
+        header: &Header,
+        words: &'a mut Words,
+        deadline: Option<Instant>,
+    ) -> Result<&'a [f32], LinkError> {
+        debug_assert_eq!(
+            self.side,
+            Side::Worker,
+            "the parent believes its own copies only"
+        );
+        let Some(region) = self.region() else {
+            self.take(header, words, deadline, None)?;
+            return Ok(words.floats());
+        };
+        let bytes = self.placed(header)?;
+        region.values(bytes / 4)
     }
 
     /// The region that payload travels by, if it does.
@@ -261,7 +286,27 @@ impl Link {
         deadline: Option<Instant>,
         watch: Option<BorrowedFd<'_>>,
     ) -> Result<(Message, Vec<OwnedFd>), LinkError> {
-        let (n, fds) = channel::receive(self.control.as_fd(), &mut self.buffer, deadline, watch)?;
+        let (socket, buffer) = (self.control.as_fd(), &mut self.buffer);
+        let datagram = channel::receive(socket, buffer, deadline, watch)?;
+        self.decoded(datagram)
+    }
+
+    /// As [`Self::receive_frame`], but does not sleep while the frame is `near`: see [`channel::receive_near`].
+    ///
+    /// # Errors
+    /// Any [`LinkError`].
+    pub fn receive_frame_near(
+        &mut self,
+        near: &Range<Instant>,
+        deadline: Instant,
+        watch: Option<BorrowedFd<'_>>,
+    ) -> Result<(Message, Vec<OwnedFd>), LinkError> {
+        let (socket, buffer) = (self.control.as_fd(), &mut self.buffer);
+        let datagram = channel::receive_near(socket, buffer, near, deadline, watch)?;
+        self.decoded(datagram)
+    }
+
+    fn decoded(&self, (n, fds): Datagram) -> Result<(Message, Vec<OwnedFd>), LinkError> {
         self.probe
             .at(Point::Receive)
             .map_err(LinkError::io("receive"))?;

@@ -11,8 +11,9 @@
 //!
 //! A memfd is sealed against shrinking and growing before it leaves the parent, so that no access can
 //! fault; nothing remains of it when both sides are gone. The local twin is the same layout for a worker
-//! in this process. Payload is copied in and out, by this crate or by a device that pinned its pages, and never borrowed: what the other side does to it
-//! later cannot change what was read. Must not know: frames, backbones.
+//! in this process. Payload is copied in and out, by this crate or by a device that pinned its pages, so that what the other side does to it
+//! later cannot change what was read; only a worker on the processor reads the rows of a step where they lie, in its turn. Must not know: frames,
+//! backbones.
 
 #![allow(unsafe_code, reason = "mapping memory and copying to and from it")]
 
@@ -303,6 +304,21 @@ impl Region {
         Ok(values)
     }
 
+    /// The first `n` values of the payload, where they lie. For the worker alone, while it is its turn: the
+    /// parent writes again only after the reply, or never, if it gave the worker up.
+    ///
+    /// # Errors
+    /// `Corrupt` if they would reach outside.
+    pub(crate) fn values(&self, n: usize) -> Result<&[f32], LinkError> {
+        self.check(0, n.saturating_mul(4))?;
+        // SAFETY: inside the mapping, by the check.
+        let from = unsafe { self.at.as_ptr().add(PAYLOAD_AT) };
+        // SAFETY: the payload starts on a page; the mapping lives as long as `self`; any four bytes are an f32. Nobody
+        // writes: this side keeps the slice no longer than its turn (`Link::values`), and a parent that broke the
+        // turn rule from its own process would change numbers, which nothing but arithmetic is done with.
+        Ok(unsafe { std::slice::from_raw_parts(from.cast::<f32>(), n) })
+    }
+
     fn check(&self, at: usize, n: usize) -> Result<(), LinkError> {
         match at.checked_add(n) {
             Some(end) if end <= self.capacity => Ok(()),
@@ -415,6 +431,7 @@ mod tests {
         other.write(0, bytemuck::cast_slice(&values)).unwrap();
         assert_eq!(region.floats(0, 2500).unwrap(), values);
         assert_eq!(region.floats(8, 700).unwrap(), values[2..702]);
+        assert_eq!(region.values(2500).unwrap(), values);
         other.reply().publish(3, 4);
         region.reply().consume(3, 4).unwrap();
         assert!(other.file().is_none());
@@ -476,6 +493,7 @@ mod tests {
             let mut bytes = vec![0; n];
             assert!(region.write(at, &bytes).is_err() && region.read(at, &mut bytes).is_err());
             assert!(region.floats(at, n).is_err());
+            assert!(region.values(at.saturating_add(n)).is_err());
         }
         region.write(0, &[1; 100]).unwrap();
         region.check_header(&NONCE).unwrap();

@@ -120,6 +120,8 @@ pub struct Report {
     pub device: String,
     /// What the sides have beside host memory that both map.
     pub reach: Reach,
+    /// Whether the caller is awake when a reply is likely, or sleeps until it comes.
+    pub awake: Standing,
     /// Why the worker was last lost, or could not be started.
     pub reason: Option<String>,
     /// Requests sent, a step each.
@@ -147,12 +149,16 @@ pub struct Report {
     /// Sides that have a device and could not pin the shared memory with it, over all starts: their rows are copied
     /// once more.
     pub unpinned: u64,
+    /// Replies that came while the caller was awake for them.
+    pub met: u64,
+    /// Replies that came after that, so that it was awake in vain and slept then.
+    pub vain: u64,
 }
 
 impl Report {
     /// The counts, by name.
     #[must_use]
-    pub fn numbers(&self) -> [(&'static str, u64); 12] {
+    pub fn numbers(&self) -> [(&'static str, u64); 14] {
         [
             ("steps", self.steps),
             ("rows", self.rows),
@@ -166,6 +172,8 @@ impl Report {
             ("fallbacks", self.fallbacks),
             ("direct", self.direct),
             ("unpinned", self.unpinned),
+            ("met", self.met),
+            ("vain", self.vain),
         ]
     }
 }

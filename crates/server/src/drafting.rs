@@ -91,6 +91,7 @@ fn worker(worker: Option<&WorkerInfo>, parked: bool) -> Value {
             "worker": told(&report.reach.pinned_there),
         },
         "memory": memory(&report.reach.memory),
+        "awake": told(&report.awake),
         "reason": report.reason,
         "overlap": {"on": serial.is_none(), "reason": serial},
         "counts": numbers,

@@ -1,7 +1,8 @@
-//! A backbone that copies its rows in and its answer out and computes nothing.
+//! A backbone that copies its rows in and its answer out and computes nothing, or is busy as long as it is told to.
 
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use engine_core::seams::{Ask, Backbone, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
@@ -13,11 +14,24 @@ pub(crate) struct Copies {
     dims: Dims,
     ring: Vec<f32>,
     block: Vec<f32>,
+    work: Duration,
+}
+
+/// What is named in place of a draft file, for a worker that is busy as long in each draft.
+pub(crate) fn file(work: Duration) -> PathBuf {
+    work.as_micros().to_string().into()
+}
+
+fn work(file: &Path) -> Result<Duration, String> {
+    let micros = file.to_str().and_then(|name| name.parse().ok());
+    let micros = micros.ok_or_else(|| format!("expected microseconds, got {}", file.display()))?;
+    Ok(Duration::from_micros(micros))
 }
 
 impl Copies {
-    pub(crate) fn new(dims: Dims) -> Self {
+    pub(crate) fn new(dims: Dims, work: Duration) -> Self {
         Self {
+            work,
             dims,
             ring: vec![0.0; dims.ring as usize * dims.feature_width()],
             block: Vec::new(),
@@ -28,7 +42,10 @@ impl Copies {
 /// What a worker loads in place of a draft file.
 pub(crate) fn load(configure: &Configure) -> Result<Loaded, String> {
     Ok(Loaded {
-        backbone: Layers::Here(Box::new(Copies::new(configure.dims))),
+        backbone: Layers::Here(Box::new(Copies::new(
+            configure.dims,
+            work(&configure.file)?,
+        ))),
         dims: configure.dims,
         device: "copies".to_owned(),
     })
@@ -61,6 +78,12 @@ impl Backbone for Copies {
     fn submit(&mut self, _: &[Ask], block: &[f32]) -> Result<Ticket, Fault> {
         self.block.resize(block.len(), 0.0);
         copy(block, &mut self.block);
+        if !self.work.is_zero() {
+            let end = Instant::now() + self.work;
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        }
         Ok(Ticket(0))
     }
 

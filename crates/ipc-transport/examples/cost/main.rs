@@ -1,8 +1,10 @@
 //! What a step costs beside the drafting itself: in this process, on a thread over memory of the process, in
 //! a worker over shared memory and over a stream, and through two plain pipes.
 //!
-//! `cargo run --release -p ipc-transport --example cost [ROUNDS] [STEPS]`. The backbone copies its rows in
-//! and its answer out and computes nothing, so what is left is the way there and back. For the shapes of
+//! `cargo run --release -p ipc-transport --example cost [ROUNDS] [STEPS] [WAY]`; with WAY only the ways
+//! with that in their name, beside the copy and drafting in process. The backbone copies its rows in
+//! and its answer out and computes nothing, so what is left is the way there and back; two ways have drafts that take
+//! time, as real ones do, so that both sides have slept when a reply comes. For the shapes of
 //! the shipped drafter and of DeepSeek V4 Flash; a step takes two committed rows and asks for a block. All
 //! ways take turns; a round of a way counts by its median step. Prints quartiles of the rounds, and of the
 //! differences between rounds of a way and of a copy that took turns with it. Two ways say what part of
@@ -42,7 +44,7 @@ mod linux {
 
     use crate::common::served;
     use crate::copies::load;
-    use crate::ways::{self, COPY, HERE, MEMFD, Way};
+    use crate::ways::{self, COPY, HERE, HERE_WORKING, MEMFD, MEMFD_WORKING, Way};
 
     /// Steps of a round that are not counted: they find cold pages.
     const COLD: usize = 20;
@@ -72,8 +74,11 @@ mod linux {
         format!("{:>8.1} {:>8.1} {:>8.1}", at(1), at(2), at(3))
     }
 
-    fn table(title: &str, dims: Dims, rounds: usize, steps: usize) {
+    fn table(title: &str, dims: Dims, rounds: usize, steps: usize, only: &str) {
         let mut ways = ways::all(dims);
+        ways.retain(|way| {
+            [COPY, HERE, HERE_WORKING].contains(&way.name) || way.name.contains(only)
+        });
         let mut medians = BTreeMap::<&str, Vec<f64>>::new();
         for _ in 0..rounds {
             for way in &mut ways {
@@ -93,11 +98,14 @@ mod linux {
             let own = quartiles(medians[way.name].clone());
             println!("{:<34} {own}   {}", way.name, over(way.name, COPY));
         }
-        println!(
-            "{:<34} {}",
-            "shared memory over in process",
-            over(MEMFD, HERE)
-        );
+        for (title, way, base) in [
+            ("shared memory over in process", MEMFD, HERE),
+            ("the same, drafts of 300 us", MEMFD_WORKING, HERE_WORKING),
+        ] {
+            if medians.contains_key(way) {
+                println!("{title:<34} {}", over(way, base));
+            }
+        }
     }
 
     pub(super) fn main() {
@@ -110,8 +118,9 @@ mod linux {
             ref rest => {
                 let number = |at: usize, or: usize| rest.get(at).map_or(or, |n| n.parse().unwrap());
                 let (rounds, steps) = (number(0, 40), number(1, 100));
-                table("shipped shapes", dims(256), rounds, steps);
-                table("DeepSeek V4 Flash shapes", dims(4096), rounds, steps);
+                let only = rest.get(2).copied().unwrap_or_default();
+                table("shipped shapes", dims(256), rounds, steps, only);
+                table("DeepSeek V4 Flash shapes", dims(4096), rounds, steps, only);
             }
         }
     }

@@ -16,7 +16,7 @@ use ipc_transport::remote::Choice;
 use ipc_transport::worker;
 
 use crate::common::{process, remote};
-use crate::copies::{Copies, copy, load};
+use crate::copies::{Copies, copy, file, load};
 
 /// Rows committed in a step.
 const COMMITTED: usize = 2;
@@ -36,21 +36,32 @@ pub(crate) const COPY: &str = "copy of the same bytes";
 pub(crate) const HERE: &str = "in process";
 pub(crate) const MEMFD: &str = "process, shared memory";
 
+/// Of a draft that is no copy.
+const WORK: Duration = Duration::from_micros(300);
+pub(crate) const HERE_WORKING: &str = "in process, drafts of 300 us";
+pub(crate) const MEMFD_WORKING: &str = "process, shared, drafts of 300 us";
+
 /// All ways, the one that the others are compared with first.
 pub(crate) fn all(dims: Dims) -> Vec<Way> {
     let (there, back) = bytes(dims);
-    let over =
-        |choice, launch| drafting(Box::new(remote(dims, "none".into(), choice, launch)), dims);
+    let here = |work| drafting(Box::new(Copies::new(dims, work)), dims);
+    let busy = |choice, launch, work| {
+        let remote = remote(dims, file(work), choice, launch);
+        drafting(Box::new(remote), dims)
+    };
+    let over = |choice, launch| busy(choice, launch, Duration::ZERO);
     let way = |name, step| Way { name, step };
     vec![
         way(COPY, copies(there + back)),
         way("the same, by way of another core", other_core(there, back)),
         way("a byte through two pipes", pipes(1, 1)),
-        way(HERE, drafting(Box::new(Copies::new(dims)), dims)),
+        way(HERE, here(Duration::ZERO)),
         way("thread, local memory", over(Choice::Local, thread())),
         way(MEMFD, over(Choice::Shared, process())),
         way("process, stream", over(Choice::Stream, process())),
         way("process, two pipes, no checks", pipes(there, back)),
+        way(HERE_WORKING, here(WORK)),
+        way(MEMFD_WORKING, busy(Choice::Shared, process(), WORK)),
     ]
 }
 

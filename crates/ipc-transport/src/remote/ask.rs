@@ -8,6 +8,7 @@ use engine_core::seams::{Ask, DraftRows};
 use engine_core::{Fault, Pos, SeqId, Ticket};
 
 use super::life::Life;
+use super::lookout::Lookout;
 use super::mirror::Mirror;
 use super::step::Outstanding;
 use super::{Fallback, Plan, keeper::Keeper};
@@ -43,6 +44,8 @@ pub(super) struct Session {
     /// The body of the newest frame, kept for its room.
     pub(super) body: Vec<u8>,
     pub(super) watch: Watch,
+    /// When to be awake for a reply.
+    pub(super) lookout: Lookout,
     /// Refused steps in a row.
     pub(super) refusals: u32,
     /// When the worker was lost, lately.
@@ -65,11 +68,15 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     pub(super) fn new(plan: Arc<Plan>, keeper: Keeper, life: Life, watch: Watch) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let (lookout, awake) = Lookout::new(processors, plan.shape.busy());
+        watch.lock().awake = awake;
         Self {
             plan,
             life,
             keeper,
             watch,
+            lookout,
             mirrors: BTreeMap::new(),
             spare: Vec::new(),
             epoch: 0,

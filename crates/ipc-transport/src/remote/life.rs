@@ -13,7 +13,7 @@ use super::keeper::{Keeper, Started, Up};
 use crate::error::{StartError, Step};
 use crate::frame::{Header, Op};
 use crate::launch::Launch;
-use crate::report::{Reach, State, Watch};
+use crate::report::{Reach, Standing, State, Watch};
 
 const ENDED: &str = "the keeper ended";
 
@@ -166,6 +166,7 @@ impl Session {
         let mut report = self.watch.lock();
         report.transport = None;
         report.reach = Reach::default();
+        report.awake = Standing::default();
         report.reason = Some(why.to_owned());
         match local.map(|made| made.and_then(|local| self.fill(local))) {
             Some(Ok(local)) => {

@@ -9,6 +9,7 @@
 mod ask;
 mod keeper;
 mod life;
+mod lookout;
 mod mirror;
 mod reply;
 mod step;
@@ -116,6 +117,16 @@ pub struct Shape {
     pub file: PathBuf,
     /// Where its layers are to run.
     pub place: Place,
+}
+
+impl Shape {
+    /// Threads that the worker computes with: one feeds a device.
+    const fn busy(&self) -> usize {
+        match self.place.device.as_bytes() {
+            b"" | b"cpu" | b"host" => self.threads as usize,
+            _ => 1,
+        }
+    }
 }
 
 /// Positions of a saved context, by its bytes.

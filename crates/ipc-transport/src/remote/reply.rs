@@ -3,13 +3,14 @@
 //! Must not know: how a request is put together.
 
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine_core::Fault;
 use engine_core::mutant::mutant;
 use engine_core::seams::DraftRows;
 
 use super::ask::Session;
+use super::lookout::Look;
 use super::step::Outstanding;
 use crate::error::LinkError;
 use crate::frame::{Entry, Header, Kind, Op, Status};
@@ -46,11 +47,15 @@ impl Session {
         Ok(())
     }
 
-    /// The next frame, without its payload.
+    /// The next frame, without its payload. Slept for, but for the time when it is likely.
     pub(super) fn reply(&mut self, until: Instant) -> Result<Message, LinkError> {
         let up = self.life.up_mut().ok_or(LinkError::Closed)?;
         let watch = up.watch.as_ref().map(AsFd::as_fd);
-        let (message, _) = up.link.receive_frame(Some(until), watch)?;
+        let near = self.outstanding.as_mut().and_then(Outstanding::near);
+        let (message, _) = match near {
+            Some(near) => up.link.receive_frame_near(&near, until, watch)?,
+            None => up.link.receive_frame(Some(until), watch)?,
+        };
         up.link.announced(&message.header)?;
         Ok(message)
     }
@@ -83,6 +88,15 @@ impl Session {
             let mut report = self.watch.lock();
             report.bytes_in += header.payload;
             report.worker_nanos += header.nanos;
+            if outstanding.ticket.is_some() {
+                let took = Duration::from_nanos(header.nanos);
+                let near = outstanding.near.as_ref();
+                match self.lookout.came(took, near, Instant::now()) {
+                    Some(Look::Met) => report.met += 1,
+                    Some(Look::Vain) => report.vain += 1,
+                    None => {}
+                }
+            }
         }
         // A refusal, and the reply to rows alone, are nothing but a frame.
         let bare = header.status != Status::Ok || outstanding.ticket.is_none();

@@ -2,6 +2,7 @@
 //!
 //! Must not know: what comes back.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use engine_core::seams::Ask;
@@ -24,12 +25,20 @@ pub(super) struct Outstanding {
     pub(super) sent: Vec<(usize, Entry)>,
     /// The worker is lost if nothing has come by then.
     pub(super) deadline: Instant,
+    /// When to be awake for the reply; `None`: not at all.
+    pub(super) near: Option<Range<Instant>>,
 }
 
 impl Outstanding {
     /// Whom to answer and how many asks with nothing, when the worker is lost.
     pub(super) fn into_unanswered(self) -> Option<(Ticket, usize, usize)> {
         self.ticket.map(|t| (t, self.asks, self.sent.len()))
+    }
+
+    /// When to be awake for the reply, if it is not over: then nobody was.
+    pub(super) fn near(&mut self) -> Option<Range<Instant>> {
+        self.near.take_if(|near| near.end <= Instant::now());
+        self.near.clone()
     }
 }
 
@@ -73,6 +82,7 @@ impl Session {
             asks: asks.len(),
             sent,
             deadline: self.deadline(),
+            near: None,
         };
         self.send_step(outstanding, &blocks, usize::MAX);
     }
@@ -120,6 +130,7 @@ impl Session {
                 asks: 0,
                 sent: Vec::new(),
                 deadline: self.deadline(),
+                near: None,
             };
             self.send_step(outstanding, &[], seq.index());
             self.finish_outstanding();
@@ -180,6 +191,10 @@ impl Session {
             report.direct += direct;
             report.rows += rows;
             report.bytes_out += parts.iter().map(|p| p.len() as u64).sum::<u64>();
+        }
+        // Rows alone are no measure for a draft.
+        if outstanding.ticket.is_some() {
+            outstanding.near = self.lookout.next(Instant::now());
         }
         self.outstanding = Some(outstanding);
         self.forget_gone();

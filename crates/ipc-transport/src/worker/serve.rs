@@ -92,20 +92,23 @@ pub(super) fn serve(link: &mut Link, loaded: Loaded, direct: bool) -> Result<End
             return Err(error);
         }
         // The payload is taken whatever the body says, so that the next request meets its own.
-        let placed = if worker.direct && header.op == Op::Step {
-            Some(link.placed(&header)?)
-        } else {
+        let (begun, done);
+        if header.op != Op::Step {
             link.take(&header, &mut words, soon(), None)?;
-            None
-        };
-        if header.op == Op::Quit {
-            return Ok(End::Quit);
+            if header.op == Op::Quit {
+                return Ok(End::Quit);
+            }
+            begun = Instant::now();
+            done = worker.perform(&header, &message.body, words.bytes());
+        } else if worker.direct {
+            let bytes = link.placed(&header)?;
+            begun = Instant::now();
+            done = worker.step_placed(&message.body, bytes);
+        } else {
+            let values = link.values(&header, &mut words, soon())?;
+            begun = Instant::now();
+            done = worker.step(&message.body, &header, values);
         }
-        let begun = Instant::now();
-        let done = match placed {
-            Some(bytes) => worker.step_placed(&message.body, bytes),
-            None => worker.perform(&header, &message.body, &words),
-        };
         // Whatever came of it: behind the reply the region is the parent's again.
         let done = worker.settle().and(done);
         let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -152,9 +155,9 @@ fn answer(
 }
 
 impl Worker {
-    fn perform(&mut self, header: &Header, body: &[u8], words: &Words) -> Result<Reply, Refusal> {
+    /// What is no step.
+    fn perform(&mut self, header: &Header, body: &[u8], bytes: &[u8]) -> Result<Reply, Refusal> {
         match header.op {
-            Op::Step => self.step(&Entry::list(body)?, words),
             Op::Save => {
                 let entry = self.whole(body)?;
                 self.is_current(&entry)?;
@@ -168,14 +171,13 @@ impl Worker {
             Op::Load => {
                 let entry = self.whole(body)?;
                 self.is_new(&entry)?;
-                self.layers
-                    .backbone()
-                    .load(SeqId(entry.seq), &mut words.bytes())?;
+                let (seq, mut bytes) = (SeqId(entry.seq), bytes);
+                self.layers.backbone().load(seq, &mut bytes)?;
                 Ok(Reply::default())
             }
             Op::Ping | Op::Quit => Ok(Reply::default()),
-            Op::Hello | Op::Configure | Op::Ready | Op::Failed => {
-                let text = format!("{:?} after the handshake", header.op);
+            Op::Step | Op::Hello | Op::Configure | Op::Ready | Op::Failed => {
+                let text = format!("{:?} at the wrong place", header.op);
                 Err(Refusal::new(Status::BadRequest, text))
             }
         }
@@ -248,16 +250,14 @@ impl Worker {
         }
     }
 
-    fn step(&mut self, entries: &[Entry], words: &Words) -> Result<Reply, Refusal> {
-        let values = words.floats();
-        if !words.bytes().len().is_multiple_of(4) {
-            let text = format!("{} bytes are no values of 4", words.bytes().len());
-            return Err(Refusal::new(Status::BadRequest, text));
-        }
-        self.sizes(entries, values.len())?;
+    /// A step whose rows are copied from `values` by the backbone.
+    fn step(&mut self, body: &[u8], header: &Header, values: &[f32]) -> Result<Reply, Refusal> {
+        let entries = Entry::list(body)?;
+        whole_values(header.payload)?;
+        self.sizes(&entries, values.len())?;
         let mut at = 0;
         let mut asks = Vec::new();
-        for entry in entries {
+        for entry in &entries {
             let seq = SeqId(entry.seq);
             match entry.kind {
                 Kind::Close | Kind::Truncate => self.change(entry)?,
@@ -281,10 +281,7 @@ impl Worker {
     /// A step whose rows stay in the region until the device takes them.
     fn step_placed(&mut self, body: &[u8], bytes: usize) -> Result<Reply, Refusal> {
         let entries = Entry::list(body)?;
-        if !bytes.is_multiple_of(4) {
-            let text = format!("{bytes} bytes are no values of 4");
-            return Err(Refusal::new(Status::BadRequest, text));
-        }
+        whole_values(bytes as u64)?;
         self.sizes(&entries, bytes / 4)?;
         let width = 4 * self.dims.feature_width() as u64;
         let (mut at, mut asks) = (0, Vec::new());
@@ -355,6 +352,14 @@ impl Worker {
             ..Reply::default()
         })
     }
+}
+
+fn whole_values(bytes: u64) -> Result<(), Refusal> {
+    if bytes.is_multiple_of(4) {
+        return Ok(());
+    }
+    let text = format!("{bytes} bytes are no values of 4");
+    Err(Refusal::new(Status::BadRequest, text))
 }
 
 fn ask_of(entry: &Entry) -> Ask {

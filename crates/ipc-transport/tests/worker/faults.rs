@@ -220,3 +220,31 @@ fn a_late_answer_is_taken_when_it_comes() {
     assert_eq!(remote.poll(first, None).unwrap().rows, [3]);
     assert_eq!(remote.watch().report().unanswered, 1);
 }
+
+/// The caller is awake for replies only where two processors are left beside the worker's threads; the answers are the
+/// same.
+#[test]
+fn a_caller_is_awake_only_where_processors_are_left() {
+    let processors = std::thread::available_parallelism().unwrap().get() as u32;
+    let two = processors > 1;
+    let mut told = Vec::new();
+    for threads in [processors - 1, processors.saturating_sub(2)] {
+        let mut plan = toy_plan(Choice::Shared);
+        plan.shape.threads = threads;
+        let (mut remote, _) = crate::common::toy_remote(plan);
+        let mut local = Toy::new(toy::dims());
+        for pos in 0..64 {
+            let call = Call::Ask(vec![ask(0, pos + 1)], block(1));
+            for backbone in [&mut remote as &mut dyn Backbone, &mut local] {
+                let row = rows(1, pos as f32);
+                backbone.observe(SeqId(0), pos, &row).unwrap();
+            }
+            assert_eq!(perform(&mut remote, &call), perform(&mut local, &call));
+        }
+        let report = remote.watch().report();
+        assert_eq!(report.steps, 64);
+        assert!(report.met + report.vain < 64, "{report:?}");
+        told.push((report.awake.is_yes(), report.met + report.vain > 0));
+    }
+    assert_eq!(told, [(false, false), (two, two)]);
+}
