@@ -36,8 +36,9 @@
 
 static constexpr int HC_STREAMS = FS_STREAMS, HC_THREADS = 512, HC_DIM = 8192;
 static constexpr int HC_SEGMENTS = HC_STREAMS * HC_DIM / FS_SEGMENT;
-// Sums that are added at once, and segments of dots that are asked for at once: those of a width of 4096.
-static constexpr int HC_TOTALS = 8, HC_AHEAD = 32;
+// Sums that are added at once, and segments of dots that are asked for at once: those of a width of 4096. Threads that hold
+// wider streams have registers for fewer.
+static constexpr int HC_TOTALS = 8, HC_AHEAD = 32, HC_AHEAD_WIDE = 8;
 
 struct HcShared {
   alignas(16) float u[HC_DIM];
@@ -73,18 +74,20 @@ struct HcDots {
 };
 
 // Rows `first` and on of the segments [segments][25] that this lane adds: dots in lanes 0 to 23, squares in the others.
-FS_DEVICE void hc_ask(float (&rows)[HC_AHEAD], const float* part, i32 first, i32 segments) {
+template <int A>
+FS_DEVICE void hc_ask(float (&rows)[A], const float* part, i32 first, i32 segments) {
   const i32 lane = (i32)fs_lane() < FS_SITE ? (i32)fs_lane() : FS_SITE;
-  FS_UNROLL for (i32 s = 0; s < HC_AHEAD; s++) rows[s] = first + s < segments ? part[(first + s) * (FS_SITE + 1) + lane] : 0.0f;
+  FS_UNROLL for (i32 s = 0; s < A; s++) rows[s] = first + s < segments ? part[(first + s) * (FS_SITE + 1) + lane] : 0.0f;
 }
 
 // Their sum in order; `rows` are the first ones.
-FS_DEVICE HcDots hc_added(float (&rows)[HC_AHEAD], const float* part, i32 segments, i32 d, float eps) {
+template <int A>
+FS_DEVICE HcDots hc_added(float (&rows)[A], const float* part, i32 segments, i32 d, float eps) {
   float total = rows[0];
-  FS_UNROLL for (i32 s = 1; s < HC_AHEAD; s++) total = s < segments ? fs_add(total, rows[s]) : total;
-  FS_ROLLED for (i32 first = HC_AHEAD; first < segments; first += HC_AHEAD) {
+  FS_UNROLL for (i32 s = 1; s < A; s++) total = s < segments ? fs_add(total, rows[s]) : total;
+  FS_ROLLED for (i32 first = A; first < segments; first += A) {
     hc_ask(rows, part, first, segments);
-    FS_UNROLL for (i32 s = 0; s < HC_AHEAD; s++) total = first + s < segments ? fs_add(total, rows[s]) : total;
+    FS_UNROLL for (i32 s = 0; s < A; s++) total = first + s < segments ? fs_add(total, rows[s]) : total;
   }
   return HcDots{total, hc_factor(fs_shfl(total, FS_SITE), HC_STREAMS * d, eps)};
 }
@@ -219,7 +222,7 @@ FS_DEVICE void hc_pre_row(HcShared& sh, const HcSite& w, const float* base, cons
   const float* m = w.m + token * (w.segments > 0 ? (u64)w.segments * (FS_SITE + 1) : (u64)FS_SITE);
   const u32 lane = fs_lane(), at = lane < FS_SITE ? lane : FS_SITE - 1;
   HcTerm term = {0.0f, 0.0f};
-  float rows[HC_AHEAD];
+  float rows[E == 8 ? HC_AHEAD : HC_AHEAD_WIDE];
   if (fs_warp() == 0) {
     term = HcTerm{base[at], scale[at < HC_STREAMS ? 0 : at < 2 * HC_STREAMS ? 1 : 2]};
     if (w.segments > 0) hc_ask(rows, m, 0, w.segments);

@@ -219,6 +219,8 @@ fn small() -> Result<Vec<Item>> {
         if n <= hc::FEW {
             let call = hc::pre(&site, hc::Dots::Segments, beside(false))?;
             push("hc_pre of segments", call);
+            let call = hc::pre_open(&site, hc::Dots::Segments, beside(false))?;
+            push("hc_pre of segments, left open", call);
             for (what, after) in [
                 ("", None),
                 (" after a block", Some(0)),
@@ -296,13 +298,17 @@ fn stored_and_routed(n: usize, key: &Row) -> Result<Vec<Item>> {
         packed: true,
         index: Some((HEADS, 128)),
     };
-    let call = rows::heads_and_keys(key, &tokens, 1e-6)?;
+    let open = hc::Open {
+        iterations: 20,
+        eps: 1e-6,
+    };
+    let beside = [("", None), (" beside an open site", Some(&open))];
     let moved = n * (DIM * 4 + kv_row_bytes(DIM, ROT) + HEADS * (8 * DIM + 5 * 128));
-    items.push(
-        Item::new(format!("heads and keys, {n} rows"), call)
-            .give(4, slots)
-            .moving(moved),
-    );
+    for (what, open) in beside {
+        let call = rows::heads_and_keys_beside(key, &tokens, 1e-6, open)?;
+        let item = Item::new(format!("heads and keys{what}, {n} rows"), call);
+        items.push(item.give(4, slots.clone()).moving(moved));
+    }
     let s = route::Shape {
         n,
         experts: EXPERTS,
@@ -311,14 +317,14 @@ fn stored_and_routed(n: usize, key: &Row) -> Result<Vec<Item>> {
         counted: true,
         units: match n {
             1 => route::Units::Slots,
-            2..=route::PLANNED => route::Units::Planned(tiled::WIDE),
+            2..=route::PLANNED => route::Units::Planned(experts::WIDE),
             _ => route::Units::Later,
         },
     };
-    items.push(Item::new(
-        format!("route_top_k, {n} rows"),
-        route::top_k(&s)?,
-    ));
+    for (what, open) in beside {
+        let call = route::top_k_beside(&s, open)?;
+        items.push(Item::new(format!("route_top_k{what}, {n} rows"), call));
+    }
     let chosen: Vec<u32> = (0..n * USED).map(|s| (s * 37 % EXPERTS) as u32).collect();
     let call = route::plan(n * USED, tiled::WIDE)?;
     let item = Item::new(format!("route_plan, {n} rows"), call);
