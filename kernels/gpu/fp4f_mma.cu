@@ -35,9 +35,9 @@
 static constexpr int NARROW_SEGMENTS = 32;
 // Blocks a processor. Where `restrict` lets the compiler move more loads ahead (fourspark.h), 80 registers do not hold them.
 #if FS_CUDA && !FS_EARLY
-static constexpr int NARROW_BLOCKS = 2;
+#define FP4F_NARROW_BLOCKS 2
 #else
-static constexpr int NARROW_BLOCKS = 3;
+#define FP4F_NARROW_BLOCKS 3
 #endif
 
 struct Fp4fNarrowShared {
@@ -170,7 +170,7 @@ FS_DEVICE void fp4f_narrow(Fp4fNarrowShared& sh, const u8* packed, const i8* q, 
   }
 }
 
-FS_KERNEL(fp4f_mma_n, 256, NARROW_BLOCKS)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
+FS_KERNEL(fp4f_mma_n, 256, FP4F_NARROW_BLOCKS)(const u8* FS_RESTRICT packed, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,
                               float* FS_RESTRICT y, i32 m, i32 blocks, i32 cols) {
   fs_begin();
   FS_SHARED(Fp4fNarrowShared, sh);
