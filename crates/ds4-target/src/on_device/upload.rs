@@ -280,10 +280,19 @@ mod tests {
         use crate::synth::SynthSource;
         use crate::{Model, Options};
 
-        let source = SynthSource::new(&"synth:tiny".parse().unwrap());
+        // The raw buffer also holds the largest matrix in tile order: dense ones are floats, which are not.
+        let source = SynthSource::new(&"synth:tiny,recipe=fp2-fp3-bf16".parse().unwrap());
         let model = Arc::new(Model::load(&source).unwrap());
-        let stack = model.weights.layers[0].moe.gate.stored().len() as u64;
+        let gate = &model.weights.layers[0].moe.gate;
+        let (stack, one) = (
+            gate.stored().len() as u64,
+            gate.stored().len() / model.meta.n_expert,
+        );
         assert!(stack > 2 * super::RAW, "{stack} bytes fit at once");
+        assert!(
+            one as u64 <= super::RAW,
+            "{one} bytes make the buffer larger"
+        );
         let device = device::cpu::runtime(1 << 30).open(0).unwrap();
         let options = Options {
             n_ctx: 64,
