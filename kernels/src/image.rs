@@ -32,6 +32,7 @@ pub const HEADERS: &[Source] = files![
     "fs_fp4_tile.h",
     "fs_gemv.h",
     "fs_grouped.h",
+    "fs_halves.h",
     "fs_hc.h",
     "fs_iq2_grid.h",
     "fs_math.h",
