@@ -32,6 +32,8 @@ pub const HEADERS: &[Source] = files![
     "fs_fp4_tile.h",
     "fs_gemv.h",
     "fs_grouped.h",
+    "fs_grouped_half.h",
+    "fs_grouped_parts.h",
     "fs_halves.h",
     "fs_hc.h",
     "fs_iq2_grid.h",
