@@ -184,7 +184,7 @@ FS_DEVICE void grouped_half_tiles(GroupedHalfShared& sh, const FsTiled<F>& w, co
   float acc[TILES][FS_TILE_C];
   FS_UNROLL for (int n = 0; n < TILES; n++)
     FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) acc[n][i] = 0.0f;
-  const u32 groups = (u32)w.groups, blocks = in.blocks, steps = (blocks + 1) / 2;
+  const u32 groups = (u32)w.groups, blocks = in.blocks;
   const GroupedHalfFrom from = grouped_half_from<F>(w, tile, row0);
   GroupedHalfWords<F> words[2];
   grouped_half_load<F>(words[0], from, 0);
@@ -192,7 +192,7 @@ FS_DEVICE void grouped_half_tiles(GroupedHalfShared& sh, const FsTiled<F>& w, co
   FS_ROLLED for (u32 group = 0; group < groups; group++) {
     FS_UNROLL for (u32 p = 0; p < 2; p++) {
       const u32 step = group * 2 + p;
-      if (step >= steps) continue;  // the same for all threads
+      if (step * 2 >= blocks) continue;  // the same for all threads
       grouped_half_load<F>(words[1 - p], from, p == 0 ? step + 1 : (group + 1 < groups ? group + 1 : group) * 2);
       grouped_half_begin<TILES>(sh, in, step);
       GroupedHalfScales scales;
@@ -217,8 +217,11 @@ FS_DEVICE void grouped_half_rows(GroupedHalfShared& sh, const FsTiled<F>& w, con
                                 i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
   const GroupedHalfInput in = grouped_half_input(my, q, meta, blocks, per);
   const u32 levels = FsHalves<F>::table_of(table);
-  if (my.count > 48)
+  // Units of a prompt's experts have some 40 to 60 columns.
+  if (my.count > 56)
     grouped_half_tiles<F, 8>(sh, w, in, tile, row0, levels);
+  else if (my.count > 48)
+    grouped_half_tiles<F, 7>(sh, w, in, tile, row0, levels);
   else if (my.count > 32)
     grouped_half_tiles<F, 6>(sh, w, in, tile, row0, levels);
   else

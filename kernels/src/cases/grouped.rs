@@ -19,13 +19,16 @@ fn sizes(depth: Depth) -> Vec<[usize; 5]> {
     sizes
 }
 
-/// Every format: ragged rows, short segments, 1 to 256 activation rows; experts with none, one, few and many slots.
+/// Every format: ragged rows, short segments, 1 to 256 activation rows, units of all numbers of tiles; experts with none, one, few and many slots.
 ///
 /// # Errors
 /// A failed launch.
 pub fn run<R: Runner>(runner: &mut R, depth: Depth) -> Result<Vec<Outcome>, KernelError> {
-    let mut alone: Vec<(usize, usize, &[usize])> =
-        vec![(33, 544, &[1, 8]), (5, 32, &[9, 65]), (130, 96, &[2])];
+    let mut alone: Vec<(usize, usize, &[usize])> = vec![
+        (33, 544, &[1, 8]),
+        (5, 32, &[9, 65]),
+        (130, 96, &[2, 40, 50]),
+    ];
     if depth == Depth::Full {
         alone.extend([
             (517, 1024, &[8usize, 33, 256] as &[usize]),
