@@ -1,16 +1,17 @@
 // Matrices in tile order (fs_formats.h), any format, against up to 64 activation rows on int8 matrix units: a
 // warp 16 rows of a matrix by all columns, its weights decoded once into registers, the activations of four
 // blocks at a time in shared memory for all warps. Contract rules 2 and 3; a block's columns are those of fs_tiled.h.
+// ROCmFP2 and ROCmFP3 take the way of fs_grouped_half.h where there are f16 matrix units of NVIDIA's.
 #pragma once
 #include "fourspark.h"
 #include "fs_a8.h"
 #include "fs_formats.h"
 #include "fs_fp4_tile.h"
+#include "fs_grouped_half.h"
+#include "fs_grouped_parts.h"
 #include "fs_swiglu.h"
 #include "fs_tile.h"
 #include "fs_tiled.h"
-
-static constexpr int GROUPED_COLS = 64, GROUPED_TILES = GROUPED_COLS / FS_TILE_N, GROUPED_STEP = 16 / FS_TILE_N;
 
 struct GroupedStage {
   // A block's columns lie 32 bytes apart (words of them in another order: GroupedHalves); the pad moves the next block to other banks.
@@ -31,39 +32,6 @@ template <>
 struct GroupedStageOf<true> {
   typedef GroupedSums Type;
 };
-
-// Whether a format's blocks are multiplied half by half: word t of a fragment is then four elements of each half, 4 t
-// and on, and activations are staged in that order.
-template <class F>
-struct GroupedHalves {
-  static constexpr bool ON = F::TWO && FS_TILE_HALVES;
-};
-
-// What a lane holds of four blocks of 16 rows: the words that its levels need (of either half), and the scales of its
-// result rows.
-template <class F>
-struct GroupedWords {
-  static constexpr int SETS = GroupedHalves<F>::ON ? 2 : 1;
-  u32x4 words[FS_TILE_AW][SETS][F::PARTS];
-  u32 scales[FS_TILE_CR][F::LOADS];
-};
-
-template <class F>
-FS_DEVICE void grouped_load(GroupedWords<F>& g, const FsTiled<F>& w, i32 tile, u32 row0, i32 group) {
-  const u32 lane = fs_lane();
-  const u32x4* codes = w.codes + ((u64)tile * (u64)w.groups + (u64)group) * F::WORDS * 32 + row0;
-  FS_UNROLL for (int j = 0; j < FS_TILE_AW; j++)
-    FS_UNROLL for (u32 h = 0; h < g.SETS; h++)
-      FS_UNROLL for (u32 i = 0; i < F::PARTS; i++) {
-        const u32 t = fs_tile_word(lane, j), word = g.SETS == 1 ? t : 2 * h + t / 2;
-        if (h == 1 && F::part(0, i) == F::part(2, i))  // a word of both halves
-          g.words[j][h][i] = g.words[j][0][i];
-        else
-          g.words[j][h][i] = fs_load_stream(codes + F::part(word, i) * 32 + fs_tile_line(lane, j));
-      }
-  const u32x4* scales = w.scales + ((u64)tile * (u64)w.segments + (u64)(group / 4)) * F::SCALES * 32 + row0;
-  FS_UNROLL for (int r = 0; r < FS_TILE_CR; r++) F::read_scales(g.scales[r], scales + fs_tile_row(lane, r), group % 4);
-}
 
 // One block ready to multiply. Formats of two scales need the dots of both halves apart: halves of fragments, or a
 // fragment each, with the other half's words zero.
@@ -214,9 +182,7 @@ FS_DEVICE void grouped_stage(Stage& to, const GroupedCopies& my, i32 group, i32 
   fs_copy_commit();
 }
 
-static constexpr int GROUPED_SUMS = GROUPED_TILES * FS_TILE_C;
-
-// What a block holds. Totals change once in 16 blocks of weights: they leave the registers to the sums of a segment.
+// What a block holds.
 template <bool OFFSET>
 struct GroupedShared {
   union {
@@ -226,19 +192,16 @@ struct GroupedShared {
   float total[GROUPED_SUMS][256];  // a thread its own ones
 };
 static_assert(sizeof(GroupedShared<false>) == 51456 && sizeof(GroupedShared<true>) == 53504, "the launch gives as much");
+template <class F, bool HALF>
+struct GroupedSharedBy {
+  typedef GroupedShared<F::OFFSET> Type;
+};
 template <class F>
-using GroupedSharedOf = GroupedShared<F::OFFSET>;
-
-// Puts a segment's sums behind the totals of those before it. The sum of nothing is -0: -0 + a is a, bit for bit.
-template <int TILES, class Shared>
-FS_DEVICE void grouped_total(Shared& sh, float (&acc)[TILES][FS_TILE_C], bool first) {
-  FS_UNROLL for (int n = 0; n < TILES; n++)
-    FS_UNROLL for (int i = 0; i < FS_TILE_C; i++) {
-      float* to = &sh.total[n * FS_TILE_C + i][fs_tid()];
-      *to = first ? acc[n][i] : fs_add(*to, acc[n][i]);
-      acc[n][i] = 0.0f;
-    }
-}
+struct GroupedSharedBy<F, true> {
+  typedef GroupedHalfShared Type;
+};
+template <class F>
+using GroupedSharedOf = typename GroupedSharedBy<F, FsHalves<F>::ON>::Type;
 
 // The whole rows row0 .. row0 + 15 of a tile against 16 PAIRS of the block's columns, into the totals. Called by all
 // 256 threads. Without a branch for what a unit lacks, addresses and constants stay in registers.
@@ -277,7 +240,9 @@ FS_DEVICE void grouped_pairs(GroupedSharedOf<F>& sh, const FsTiled<F>& w, const 
 template <class F>
 FS_DEVICE void grouped_rows(GroupedSharedOf<F>& sh, const FsTiled<F>& w, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta,
                             i32 tile, u32 row0, i32 blocks, u32 per, u32 table) {
-  if (my.count > 48)
+  if constexpr (FsHalves<F>::ON)
+    grouped_half_rows<F>(sh, w, my, q, meta, tile, row0, blocks, per, table);
+  else if (my.count > 48)
     grouped_pairs<F, 4>(sh, w, my, q, meta, tile, row0, blocks, per, table);
   else if (my.count > 32)
     grouped_pairs<F, 3>(sh, w, my, q, meta, tile, row0, blocks, per, table);

@@ -11,9 +11,11 @@
 //   formula  as tiled_gate_up_F (rules 1, 12): h and its activation blocks
 //   shapes   as tiled_gate_up_F, m a multiple of 32
 //   launch   grid (ceil(m / 64), units) of 256 threads: half of the warps for each matrix
-// Both take 51,456 bytes of dynamic shared memory: two stages of activations, and totals
+// Both take dynamic shared memory, 59,648 bytes for ROCmFP2 and ROCmFP3 and 51,456 for ROCmFP4_FAST: two stages of
+// activations, and totals
 //   cost     a unit reads its rows of the matrix once; 2 m k ops a slot on matrix units, and an output and block 2 flops
-//            (one scale) or 4 (two): bound by those and by decoding, which a unit pays once
+//            (ROCmFP4_FAST), 1 (the others, on f16 units) or 4 (the others, elsewhere): bound by the instructions of
+//            those and of decoding, which a unit pays once
 //   order    segments of 16 blocks in an accumulator by fma from +0, their sums added in order into a total
 #include "fourspark.h"
 #include "fs_grouped.h"

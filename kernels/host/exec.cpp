@@ -1,6 +1,7 @@
 // The scheduler of the SIMT executor; exec.h says what it promises.
 #include "exec.h"
 
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,7 @@ constexpr std::size_t kStack = 128 << 10;
 constexpr std::size_t kStaticShared = 48 << 10, kDynamicShared = 227 << 10;
 constexpr std::uint64_t kCanary = 0x9d1ce57ac4be11f5;
 
-enum class At { Run, Barrier, Shuffle, Tile, Done };
+enum class At { Run, Barrier, Shuffle, Tile, Half, Done };
 
 struct Copy {
   void* to;
@@ -43,6 +44,8 @@ struct Lane {
   std::int32_t* d;
   const std::uint32_t *a, *b;
   const std::int32_t* c;
+  float* half_d;  // f16 matrix step, with a and b
+  const float* half_c;
   std::vector<Copy> copies;
   std::uint32_t commits;
 };
@@ -104,6 +107,7 @@ struct Executor {
   void stop(At at, const char* file, int line);
   void shuffle(std::uint32_t first);
   void matrix_step(std::uint32_t first);
+  void half_step(std::uint32_t first);
   std::uint32_t order(std::uint32_t i, std::uint32_t n);
 };
 
@@ -131,6 +135,7 @@ const char* name_of(At at) {
     case At::Barrier: return "barrier";
     case At::Shuffle: return "shuffle";
     case At::Tile: return "matrix step";
+    case At::Half: return "f16 matrix step";
     case At::Done: return "end of the kernel";
     case At::Run: break;
   }
@@ -184,6 +189,7 @@ bool Executor::run_warp(std::uint32_t warp) {
     if (l0.at == At::Barrier || l0.at == At::Done) return true;
     if (l0.at == At::Shuffle) shuffle(first);
     if (l0.at == At::Tile) matrix_step(first);
+    if (l0.at == At::Half) half_step(first);
     if (failed) return false;
   }
 }
@@ -226,6 +232,64 @@ void Executor::matrix_step(std::uint32_t first) {
         for (int k = 0; k < 32; k++) sum += std::int32_t(x[k]) * std::int32_t(y[k]);
         l.d[r * s.cc + c] = sum;
       }
+  }
+}
+
+// A number as a product of an odd one and 2^low.
+struct Exact {
+  double value;
+  int low;
+};
+
+Exact exact_of(double value) {
+  if (value == 0) return {0.0, 1 << 20};
+  int exponent;
+  const auto digits = std::int64_t(std::ldexp(std::frexp(value, &exponent), 53));
+  return {value, exponent - 53 + __builtin_ctzll(std::uint64_t(digits))};
+}
+
+const Exact& exact_of_half(std::uint32_t bits) {
+  static const std::vector<Exact> all = [] {
+    std::vector<Exact> out;
+    for (std::uint32_t i = 0; i < 65536; i++) {
+      const int exponent = int(i >> 10 & 31), rest = int(i & 1023);
+      const double size = exponent == 0 ? std::ldexp(rest, -24) : std::ldexp(rest + 1024, exponent - 25);
+      out.push_back(exact_of(i & 0x8000 ? -size : size));
+    }
+    return out;
+  }();
+  return all[bits];
+}
+
+void Executor::half_step(std::uint32_t first) {
+  Exact a[16][16], b[8][16];
+  for (std::uint32_t i = 0; i < kWarp; i++) {
+    const Lane& l = lanes[first + i];
+    for (std::uint32_t j = 0; j < 6; j++) {
+      const std::uint32_t word = j < 4 ? l.a[j] : l.b[j - 4], k = i % 4 * 2 + (j < 4 ? j / 2 : j - 4) * 8;
+      if ((word & 0x7c00) == 0x7c00 || (word >> 16 & 0x7c00) == 0x7c00)
+        return say("f16 matrix step at %s:%d: an operand is not finite", l.file, l.line);
+      Exact* to = (j < 4 ? a[i / 4 + j % 2 * 8] : b[i / 4]) + k;
+      to[0] = exact_of_half(word & 0xffff);
+      to[1] = exact_of_half(word >> 16);
+    }
+  }
+  for (std::uint32_t i = 0; i < kWarp; i++) {
+    const Lane& l = lanes[first + i];
+    for (std::uint32_t n = 0; n < 4; n++) {
+      const Exact *x = a[i / 4 + n / 2 * 8], *y = b[i % 4 * 2 + n % 2], start = exact_of(double(l.half_c[n]));
+      double sum = start.value, size = std::fabs(start.value);
+      int low = start.low;
+      for (int k = 0; k < 16; k++) {
+        const double product = x[k].value * y[k].value;
+        sum += product;
+        size += std::fabs(product);
+        if (product != 0 && x[k].low + y[k].low < low) low = x[k].low + y[k].low;
+      }
+      if (!(size == 0 || size <= std::ldexp(1.0, low + 24)))
+        return say("f16 matrix step at %s:%d: a sum depends on its order", l.file, l.line);
+      l.half_d[n] = float(sum);
+    }
   }
 }
 
@@ -276,6 +340,16 @@ void fs_host_tile_mma(const fs_host_tile* shape, std::int32_t* d, const std::uin
   l.b = b;
   l.c = c;
   x.stop(At::Tile, file, line);
+}
+
+void fs_host_half_mma(float* d, const std::uint32_t* a, const std::uint32_t* b, const float* c, const char* file, int line) {
+  Executor& x = self();
+  Lane& l = x.lanes[x.current];
+  l.half_d = d;
+  l.a = a;
+  l.b = b;
+  l.half_c = c;
+  x.stop(At::Half, file, line);
 }
 
 // A kernel declares one struct of each kind, so its size and kind name it within a block.

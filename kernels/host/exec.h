@@ -36,6 +36,10 @@ struct fs_host_tile {
 void fs_host_tile_mma(const fs_host_tile* shape, std::int32_t* d, const std::uint32_t* a, const std::uint32_t* b,
                       const std::int32_t* c, const char* file, int line);
 
+// A step of f16 matrix units in NVIDIA's order of fragments (gpu/fs_halves.h): d = c + a b, 16 rows, 8 columns, 16 deep.
+// Its order of sums is nobody's promise, so the executor refuses a sum that is not exact in every order.
+void fs_host_half_mma(float* d, const std::uint32_t* a, const std::uint32_t* b, const float* c, const char* file, int line);
+
 // Ends the launch with a message. Does not return to the kernel.
 [[noreturn]] void fs_host_fail(const char* format, ...);
 

@@ -1,5 +1,6 @@
 // Kernels with one mistake each: what the executor must notice (tests/executor.rs).
 #include "../gpu/fourspark.h"
+#include "../gpu/fs_halves.h"
 
 struct FaultShared {
   float v[64];
@@ -142,3 +143,14 @@ FS_KERNEL(fault_copies_before, 64, 1)(float* out) {
   fs_begin();
 }
 FS_EXPORT(fault_copies_before, 64)
+
+// One f16 matrix step of pairs `ab` on both sides, from c.
+FS_KERNEL(fault_half_step, 32, 1)(float* out, u32 ab, float c) {
+  fs_begin();
+  const u32 a[4] = {ab, ab, ab, ab};
+  const float start[4] = {c, c, c, c};
+  float d[4];
+  fs_half_mma(d, a, ab, ab, start);
+  out[fs_tid()] = d[0];
+}
+FS_EXPORT(fault_half_step, 32)

@@ -73,6 +73,28 @@ fn memory_is_for_those_that_have_begun() {
 }
 
 #[test]
+fn a_sum_of_halves_that_depends_on_its_order_is_reported() {
+    let run = |pair: u32, c: f32| {
+        let call = Call::new("faults.cpp", "fault_half_step", [1, 1, 1], 32)
+            .arg(Arg::Write(128))
+            .arg(Arg::U32(pair))
+            .arg(Arg::F32(c));
+        let mut host = Host::new(0, Shape::Nvidia);
+        let out = host.poisoned(128, 0);
+        let result = host.launch(&call, &[out]);
+        result.map(|()| floats(&host, out)[0])
+    };
+    // 16 products of 8 x 8.
+    assert_eq!(run(0x4800_4800, 1.0).unwrap(), 1025.0);
+    let most = (1 << 24) as f32 - 1024.0;
+    assert_eq!(run(0x4800_4800, most - 1.0).unwrap(), 16_777_215.0);
+    let text = run(0x4800_4800, most + 1.0).unwrap_err().to_string();
+    assert!(text.contains("a sum depends on its order"), "{text}");
+    let text = run(0x7c00_4800, 0.0).unwrap_err().to_string();
+    assert!(text.contains("an operand is not finite"), "{text}");
+}
+
+#[test]
 fn a_failed_launch_leaves_the_executor_usable() {
     let mut host = Host::new(0, Shape::Nvidia);
     let out = host.poisoned(N as usize, 0);

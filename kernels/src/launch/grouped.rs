@@ -1,6 +1,8 @@
 //! The launches of `grouped.cu`, `grouped_more.cu` and `grouped_k.cu`: matrices in tile order against many activation
 //! rows on matrix units, alone or grouped by expert.
 
+use fpx_quant::Format;
+
 use super::tiled::{self, Kind, Stack, Work};
 use super::{Arg, Call, grid_x, grid_y, require};
 use crate::KernelError;
@@ -9,6 +11,8 @@ use crate::KernelError;
 const SHARED: u32 = 51_456;
 /// The same with the sums of activation blocks, for formats with offsets.
 const SHARED_SUMS: u32 = 53_504;
+/// Activations as bytes and as f16, and totals (`GroupedHalfShared`), for formats on f16 matrix units.
+const SHARED_HALVES: u32 = 59_648;
 /// Most slots of a unit.
 pub const WIDE: usize = 64;
 
@@ -36,6 +40,15 @@ fn units(name: &'static str, w: &Stack, work: &Work) -> Result<u32, KernelError>
     grid_y(name, "units", units)
 }
 
+/// Formats that NVIDIA's f16 matrix units multiply exactly (`fs_halves.h`); others' take less.
+fn shared(format: Format, kind: &Kind) -> u32 {
+    match format {
+        _ if kind.offset => SHARED_SUMS,
+        Format::Fp2(_) | Format::Fp3 => SHARED_HALVES,
+        _ => SHARED,
+    }
+}
+
 fn begin(w: &Stack, work: &Work, kind: &Kind, gate_up: bool) -> Result<Call, KernelError> {
     let (name, rows) = match gate_up {
         true => (kind.grouped[1], 64),
@@ -48,7 +61,7 @@ fn begin(w: &Stack, work: &Work, kind: &Kind, gate_up: bool) -> Result<Call, Ker
     ];
     let mut call = Call::new(kind.grouped_source, name, grid, 256);
     call.matrix = true;
-    call.shared = if kind.offset { SHARED_SUMS } else { SHARED };
+    call.shared = shared(w.format, kind);
     Ok(call)
 }
 
@@ -81,8 +94,6 @@ pub fn gate_up(
 
 #[cfg(test)]
 mod tests {
-    use fpx_quant::Format;
-
     use super::*;
 
     const STACK: Stack = Stack {
@@ -113,6 +124,7 @@ mod tests {
         let call = product(&STACK, &work(12_288, 64)).unwrap();
         assert_eq!(call.kernel, "grouped_product_fp3");
         assert_eq!((call.source, call.grid), ("grouped.cu", [32, 448, 1]));
+        assert_eq!(call.shared, 59_648);
         assert_eq!(product(&STACK, &work(96, 64)).unwrap().grid, [32, 96, 1]);
         let plain = product(&STACK, &Work::plain(65)).unwrap();
         assert_eq!(plain.grid, [32, 2, 1]);
@@ -122,6 +134,7 @@ mod tests {
         };
         let call = gate_up(&q8, &work(1024, 64), false, false, 10.0).unwrap();
         assert_eq!((call.source, call.grid), ("grouped_more.cu", [64, 272, 1]));
+        assert_eq!(call.shared, 51_456);
     }
 
     #[test]
