@@ -1,4 +1,4 @@
-//! Launches of `experts.cu` for the experts of a few tokens: the routed ones and the shared one together.
+//! Launches of `experts.cu` and `experts_ring.cu` for the experts of a few tokens: the routed ones and the shared one together.
 
 use fpx_quant::{Format, Fp2Dialect};
 
@@ -15,21 +15,22 @@ pub const WIDE: usize = 2;
 type Names = [[&'static str; 2]; 2];
 
 macro_rules! names {
+    ($up:literal, $down:literal, $name:literal) => {
+        [
+            [concat!($up, $name, "_1"), concat!($up, $name, "_2")],
+            [concat!($down, $name, "_1"), concat!($down, $name, "_2")],
+        ]
+    };
     ($name:literal) => {
         [
-            [
-                concat!("tiled_gate_up_with_", $name, "_1"),
-                concat!("tiled_gate_up_with_", $name, "_2"),
-            ],
-            [
-                concat!("tiled_gemv_with_", $name, "_1"),
-                concat!("tiled_gemv_with_", $name, "_2"),
-            ],
+            names!("tiled_gate_up_with_", "tiled_gemv_with_", $name),
+            names!("ring_gate_up_", "ring_gemv_", $name),
         ]
     };
 }
 
-fn names(format: Format) -> Option<Names> {
+/// Through registers, and through shared memory.
+fn names(format: Format) -> Option<[Names; 2]> {
     match format {
         Format::Fp4Fast => Some(names!("fp4f")),
         Format::Fp2(Fp2Dialect::Signed | Fp2Dialect::SignedNeg) => Some(names!("fp2")),
@@ -45,6 +46,14 @@ pub fn together(routed: &Stack, shared: &Stack) -> bool {
     same && shared.format == Format::Fp4Fast && names(routed.format).is_some()
 }
 
+/// Dynamic shared memory of a block: `FsRingShared` of `fs_ring.h`.
+pub(super) fn block_bytes(words: usize, matrices: usize, wide: usize) -> u32 {
+    let ring = (2 * words + 1) * 512;
+    let input = wide * 128 * (32 + META_BYTES);
+    let part = matrices * 8 * wide * 128;
+    (8 * ring + input + part) as u32
+}
+
 /// A token's routed experts and the shared one, for some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
@@ -56,6 +65,8 @@ pub struct Experts {
     pub tokens: usize,
     /// Routed experts of a token.
     pub used: usize,
+    /// Whether weights take the way through shared memory: for devices that copy there by themselves. The same bits.
+    pub ring: bool,
 }
 
 impl Experts {
@@ -67,7 +78,8 @@ impl Experts {
     fn begin(&self, which: usize) -> Result<Call, KernelError> {
         let (routed, shared) = (&self.routed, &self.shared);
         let many = usize::from(self.tokens > 1);
-        let name = names(routed.format).map_or("tiled_with", |n| n[which][many]);
+        let way = usize::from(self.ring);
+        let name = names(routed.format).map_or("tiled_with", |n| n[way][which][many]);
         let fits = together(routed, shared);
         require(
             name,
@@ -81,7 +93,13 @@ impl Experts {
         let units = self.slots().saturating_add(self.tokens.div_ceil(wide));
         let down = grid_y(name, "units", units)?;
         let grid = [routed.grid(name)?, down, 1];
-        Ok(Call::new("experts.cu", name, grid, 256))
+        let mut call = Call::new(["experts.cu", "experts_ring.cu"][way], name, grid, 256);
+        if self.ring {
+            let kinds = [routed.kind(name)?, shared.kind(name)?];
+            let most = kinds.map(|k| block_bytes(k.words, 2 - which, wide));
+            call.shared = most[0].max(most[1]);
+        }
+        Ok(call)
     }
 
     /// Units and their order.
@@ -188,6 +206,7 @@ mod tests {
             shared: stack(Format::Fp4Fast, 1),
             tokens,
             used: 6,
+            ring: false,
         }
     }
 
@@ -203,6 +222,24 @@ mod tests {
             ("tiled_gemv_with_fp3_2", [2, 33, 1]),
             "30 and 3 of the shared one"
         );
+    }
+
+    #[test]
+    fn a_ring_takes_the_larger_format_of_shared_memory() {
+        let ring = |format, tokens| Experts {
+            ring: true,
+            ..experts(format, 64, tokens)
+        };
+        let call = gate_up(&ring(Format::Fp2(Fp2Dialect::Signed), 1), [10.0; 2]).unwrap();
+        let got = (call.kernel, call.source, call.shared);
+        // Nine units of 512 bytes a warp, 5 KiB of activations, sums of two matrices.
+        let bytes = 8 * 9 * 512 + 5 * 1024 + 2 * 8 * 128;
+        assert_eq!(got, ("ring_gate_up_fp2_1", "experts_ring.cu", bytes));
+        let call = down(&ring(Format::Fp3, 5)).unwrap();
+        let got = (call.kernel, call.grid, call.shared);
+        let bytes = 8 * 9 * 512 + 2 * 5 * 1024 + 2 * 8 * 128;
+        assert_eq!(got, ("ring_gemv_fp3_2", [2, 33, 1], bytes));
+        assert_eq!(down(&experts(Format::Fp3, 64, 5)).unwrap().shared, 0);
     }
 
     #[test]

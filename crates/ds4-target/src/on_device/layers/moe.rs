@@ -88,11 +88,13 @@ impl<R: Driver> Pass<'_, R> {
         h.quantise(self.gpu)?;
         let shared_reads = [&w.shared_gate, &w.shared_up, &w.shared_down];
         self.gpu.read += shared_reads.map(|w| w.bytes).iter().sum::<u64>();
+        let ring = self.gpu.kernels.copies_aside();
         let [up, down] = stacks.map(|[routed, shared]| Experts {
             routed,
             shared,
             tokens: n,
             used: m.n_used,
+            ring,
         });
         let call = experts::gate_up(&up, [w.clamp_routed, w.clamp_shared])?;
         let mut given = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta];
