@@ -49,8 +49,8 @@ FS_DEVICE void fs_ring_group(float (&acc)[Q], const u32x4 (&word)[F::WORDS], con
     const FsScale s = fs_scale_of<F>(scales, i);
     const FsLevels levels = fs_levels<F>(words, table);
     FS_UNROLL for (int c = 0; c < Q; c++) {
-      const u32x2 meta = *(const u32x2*)&in.meta[c][at + i];  // of fs_a8_meta, at once
-      acc[c] = fs_fma(fs_f32(meta.x), fs_block_term<F>(levels, s, &in.q[c][(at + i) * 32], meta.y), acc[c]);
+      const fs_a8_meta meta = in.meta[c][at + i];
+      acc[c] = fs_fma(meta.d, fs_block_term<F>(levels, s, &in.q[c][(at + i) * 32], meta.sums), acc[c]);
     }
   }
 }

@@ -222,10 +222,7 @@ pub(super) fn single<R: Runner>(
         if way == Way::Few && rows.is_multiple_of(32) {
             let inputs = [packed, buffers[1], buffers[2]];
             let want = Activations::new(&want, cols, rows);
-            for ring in [false, true] {
-                let call = tiled::gemv_blocks(&w, &Work::plain(cols), ring)?;
-                outcomes.extend(blocks(runner, &w, &call, &inputs, &want)?);
-            }
+            outcomes.extend(blocks(runner, &w, &Work::plain(cols), &inputs, &want)?);
         }
     }
     Ok(outcomes)
@@ -235,7 +232,7 @@ pub(super) fn single<R: Runner>(
 fn blocks<R: Runner>(
     runner: &mut R,
     w: &Stack,
-    call: &Call,
+    work: &Work,
     inputs: &[R::Buffer],
     want: &Activations,
 ) -> Result<[Outcome; 2], KernelError> {
@@ -243,7 +240,8 @@ fn blocks<R: Runner>(
         runner.poisoned(want.q.len())?,
         runner.poisoned(want.meta.len())?,
     );
-    runner.launch(call, &[inputs, &[q, meta]].concat())?;
+    let call = tiled::gemv_blocks(w, work)?;
+    runner.launch(&call, &[inputs, &[q, meta]].concat())?;
     let name = format!("{} {} {}x{} blocks", call.kernel, w.format, w.rows, w.k);
     want.compare(runner, &name, [q, meta])
 }

@@ -4,7 +4,6 @@
 use fpx_quant::{Format, FormatError, Fp2Dialect, Fp6Endpoint};
 
 use super::a8::{self, META_BYTES};
-use super::experts;
 use super::route::UNIT_BYTES;
 use super::{Arg, Call, bytes, grid_x, grid_y, int, require};
 use crate::KernelError;
@@ -300,13 +299,8 @@ pub fn gemv(w: &Stack, work: &Work) -> Result<Call, KernelError> {
 ///
 /// # Errors
 /// `Shape`: also rows that are no multiple of 32; `Format`.
-pub fn gemv_blocks(w: &Stack, work: &Work, ring: bool) -> Result<Call, KernelError> {
-    let mut call = begin(w, work)?;
-    if ring && call.kernel == "tiled_gemv_fp4f_1" {
-        call.kernel = "ring_stack_fp4f";
-        call.source = "experts_ring.cu";
-        call.shared = experts::block_bytes(4, 1, 1);
-    }
+pub fn gemv_blocks(w: &Stack, work: &Work) -> Result<Call, KernelError> {
+    let call = begin(w, work)?;
     let [q, meta] = a8::outputs(call.kernel, true, work.slots, w.rows)?;
     gemv_to(call, w, work, [Arg::Null, q, meta])
 }
@@ -436,11 +430,8 @@ mod tests {
         let w = stack(Format::Fp3, 33, 64);
         assert!(gate_up(&w, &Work::plain(1), false, false, 10.0).is_err());
         assert!(gemv(&w, &Work::plain(0)).is_err());
-        assert!(
-            gemv_blocks(&w, &Work::plain(1), false).is_err(),
-            "half a block"
-        );
-        assert!(gemv_blocks(&stack(Format::Fp3, 64, 64), &Work::plain(1), true).is_ok());
+        assert!(gemv_blocks(&w, &Work::plain(1)).is_err(), "half a block");
+        assert!(gemv_blocks(&stack(Format::Fp3, 64, 64), &Work::plain(1)).is_ok());
         let mut work = Work::plain(6);
         (work.wide, work.per) = (5, 6);
         assert!(gemv(&w, &work).is_err(), "a unit of five");

@@ -252,7 +252,7 @@ impl<R: Driver> Gpu<R> {
         }
         input.quantise(self)?;
         self.read += read_whole(&[w], &units.work);
-        let call = tiled::gemv_blocks(stack, &units.work, self.kernels.copies_aside())?;
+        let call = tiled::gemv_blocks(stack, &units.work)?;
         let mut slots = vec![w.slot, input.rows.q, input.rows.meta];
         slots.extend(units.slots());
         slots.extend([out.q, out.meta]);
