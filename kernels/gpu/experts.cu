@@ -36,7 +36,7 @@ FS_DEVICE FsTiledColumns tiled_with(const u32x4* units, const u32* order, i32 to
       tiled_gate_up<F, Q>(sh, gate, up, q, meta, my, weights, h_q, h_meta, nullptr, m, blocks, used, table, limit);        \
     else                                                                                                                  \
       tiled_gate_up<FsFp4Fast, Q, true>(sh, shared_gate, shared_up, q, meta, my, nullptr, shared_q, shared_meta, nullptr, m,    \
-                                  blocks, 1, 0, shared_limit);                                                            \
+                                  blocks, 1, (u32)(tokens >> 31), shared_limit);                                                            \
   }                                                                                                                       \
   FS_EXPORT(tiled_gate_up_with_##name##_##Q, 256)
 #define TILED_GEMV_WITH(name, F, Q, occupancy, deep)                                                                      \
@@ -51,7 +51,7 @@ FS_DEVICE FsTiledColumns tiled_with(const u32x4* units, const u32* order, i32 to
     if ((i32)fs_bid_y() * Q >= tokens)                                                                                              \
       tiled_gemv<F, Q, deep>(sh, packed, q, meta, my, y, nullptr, nullptr, m, blocks, 1, table);                                \
     else                                                                                                                  \
-      tiled_gemv<FsFp4Fast, Q, false, true>(sh, shared, shared_q, shared_meta, my, shared_y, nullptr, nullptr, m, blocks, 1, 0);        \
+      tiled_gemv<FsFp4Fast, Q, false, true>(sh, shared, shared_q, shared_meta, my, shared_y, nullptr, nullptr, m, blocks, 1, (u32)(tokens >> 31));        \
   }                                                                                                                       \
   FS_EXPORT(tiled_gemv_with_##name##_##Q, 256)
 #define TILED_WITH(name, F, occupancy, deep)                                                                                  \

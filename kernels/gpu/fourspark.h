@@ -45,6 +45,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
+typedef long long i64;
 
 struct alignas(8) u32x2 {
   u32 x, y;
@@ -326,6 +327,10 @@ FS_DEVICE i32 fs_pair_sum(u32 pair, i32 n, i32 c) {
 // v, as a value that the compiler cannot see through. `zero` is 0 at run time, from a kernel's
 // arguments. Keeps a constant in a register that it would otherwise reload at every use.
 FS_DEVICE u32 fs_opaque(u32 v, u32 zero) { return v ^ zero; }
+
+// The same in a register of each lane: some instructions cannot read those that a warp has together, and a copy at
+// every use would be what the first function avoids.
+FS_DEVICE u32 fs_opaque_lane(u32 v, u32 zero) { return fs_opaque(v, zero & fs_lane()); }
 
 // Nothing moves across, in the compiler's schedule: bounds the registers of a long unrolled loop.
 FS_DEVICE void fs_schedule_fence() {

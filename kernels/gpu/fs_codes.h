@@ -21,7 +21,7 @@ FS_DEVICE u32x2 fs_pick_by_bytes(u32 hi, u32 lo, u32 word) {
 }
 FS_DEVICE u32x2 fs_pick_by_nibbles(u32 hi, u32 lo, u32 word) {
   const u32 sel = word & 0x77777777u;
-  return u32x2{fs_prmt(lo, hi, sel & 0xffffu), fs_prmt(lo, hi, sel >> 16)};
+  return u32x2{fs_prmt(lo, hi, sel), fs_prmt(lo, hi, sel >> 16)};
 }
 FS_DEVICE u32x2 fs_pick_nibbles(u32 hi, u32 lo, u32 word) {
 #if FS_HIP
@@ -51,7 +51,7 @@ FS_DEVICE u32x2 fs_signs_by_bytes(u32 hi, u32 lo, u32 word) {
 // levels + 16, all below 128, gives 0 for the codes of the other.
 FS_DEVICE u32x2 fs_signs_more(u32 hi, u32 lo, u32 word) {
   const u32 bias = 0x10101010u, flip = word ^ 0x88888888u;
-  return u32x2{fs_prmt(lo + bias, hi + bias, word & 0xffffu) + fs_prmt(bias - lo, bias - hi, flip & 0xffffu),
+  return u32x2{fs_prmt(lo + bias, hi + bias, word) + fs_prmt(bias - lo, bias - hi, flip),
                fs_prmt(lo + bias, hi + bias, word >> 16) + fs_prmt(bias - lo, bias - hi, flip >> 16)};
 }
 // + 112 and a flip of bit 7 take the 16 away.
@@ -74,10 +74,14 @@ FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 hi, u32 lo) {
 // The cheaper of the two for a dot that takes FS_SIGNS_BIAS times the sum of its other side away.
 #if FS_HIP
 static constexpr i32 FS_SIGNS_BIAS = 0;
-FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo) { return fs_signs_by_bytes(hi, lo, word); }
+FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo, u32) { return fs_signs_by_bytes(hi, lo, word); }
 #else
 static constexpr i32 FS_SIGNS_BIAS = 16;
-FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo) { return fs_signs_more(hi, lo, word); }
+FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo, u32 zero) {
+  const u32 bias = 0x10101010u, pos = fs_opaque_lane(lo + bias, zero), neg = fs_opaque_lane(bias - lo, zero), flip = word ^ 0x88888888u;
+  return u32x2{fs_prmt(pos, hi + bias, word) + fs_prmt(neg, bias - hi, flip),
+               fs_prmt(pos, hi + bias, word >> 16) + fs_prmt(neg, bias - hi, flip >> 16)};
+}
 #endif
 
 // Twice the e2m1 numbers: 0 1 2 3 4 6 8 12 and their negatives.

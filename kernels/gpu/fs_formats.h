@@ -58,7 +58,7 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
 // group, from the units of its segment.
 
 // Formats whose levels are cheaper with BIAS added say so: biased(p, j) are eight(p, j) + BIAS, for dots that take
-// it away again. CODES: their levels are codes of two bits - BIAS, and dots take them from their words (fs_code_dot).
+// it away again. The table of formats without one is 0 at run time, from a kernel's arguments (fs_opaque). CODES: their levels are codes of two bits - BIAS, and dots take them from their words (fs_code_dot).
 struct FsPlain {
   static constexpr i32 BIAS = 0;
   static constexpr bool CODES = false;
@@ -100,7 +100,7 @@ FS_DEVICE FsLevels fs_levels(const u32 (&words)[F::WORDS], u32 table) {
     u32 p[F::PARTS];
     FS_UNROLL for (u32 i = 0; i < F::PARTS; i++) p[i] = words[F::part(j, i)];
     if constexpr (F::BIAS != 0 && !F::CODES)
-      v.eight[j] = F::biased(p, j);
+      v.eight[j] = F::biased(p, j, table);
     else
       v.eight[j] = F::eight(p, j, table);
   }
@@ -116,7 +116,7 @@ struct FsFp4Fast : FsAlone<1> {
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_sign_magnitude(p[0], 0x0a080604u, 0x03020100u); }
-  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32) { return fs_signs_biased(p[0], 0x0a080604u, 0x03020100u); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32, u32 table) { return fs_signs_biased(p[0], 0x0a080604u, 0x03020100u, table); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
   FS_DEVICE_STATIC u32 file_scale(const u8* b) { return b[16]; }
@@ -133,7 +133,7 @@ struct FsFp4 : FsAlone<2> {
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::eight(p, j, table); }
-  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32 j) { return FsFp4Fast::biased(p, j); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32 j, u32 table) { return FsFp4Fast::biased(p, j, table); }
   FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32 table) { return fs_either(eight(p, j, table), i); }
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_ue4m3(raw & 255), fs_ue4m3(raw >> 8)}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b, j); }
@@ -150,7 +150,7 @@ struct FsMxfp4 : FsAlone<1> {
   FS_DEVICE_STATIC u32 part(u32 j, u32) { return j; }
   static constexpr i32 BIAS = FS_SIGNS_BIAS;
   FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32, u32) { return fs_e2m1_twice_eight(p[0]); }
-  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32) { return fs_signs_biased(p[0], 0x0c080604u, 0x03020100u); }
+  FS_DEVICE_STATIC u32x2 biased(const u32 (&p)[PARTS], u32, u32 table) { return fs_signs_biased(p[0], 0x0c080604u, 0x03020100u, table); }
   // Half of the e8m0 number, because levels are doubled.
   FS_DEVICE_STATIC f32x2 scale(u32 raw) { return f32x2{fs_f32(raw < 2 ? 0x00200000u << raw : (raw - 1) << 23), 0.0f}; }
   FS_DEVICE_STATIC u32 file_word(const u8* b, i32 j) { return fs_file_nibbles(b + 1, j); }
@@ -198,9 +198,9 @@ struct FsFp3 : FsAlone<2> {
   static constexpr int WORDS = 3, PARTS = 2, FILE = 14;
   static constexpr bool TWO = true, NARROW = true;
   FS_DEVICE_STATIC u32 part(u32 j, u32 i) { return i == 0 ? j / 2 : 2; }
-  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32) {
+  FS_DEVICE_STATIC u32x2 eight(const u32 (&p)[PARTS], u32 j, u32 table) {
     const u32 low = p[0] >> (j % 2 * 2) & 0x33333333u, high = (j < 2 ? p[1] << (2 - j) : p[1] >> (j - 2)) & 0x44444444u;
-    return fs_pick_nibbles(0xfcfeff00u, 0x04020100u, low | high);
+    return fs_pick_nibbles(0xfcfeff00u, fs_opaque_lane(0x04020100u, table), low | high);
   }
   FS_DEVICE_STATIC u32 four(const u32 (&p)[PARTS], u32 j, u32 i, u32) {
     const u32 low = p[0] >> (j % 2 * 2 + 16 * i) & 0x3333u, high = p[1] >> (j + 16 * i) & 0x1111u;

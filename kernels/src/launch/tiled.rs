@@ -18,7 +18,7 @@ pub(super) struct Kind {
     /// The product, and gate and up, of `grouped.cu`.
     pub(super) grouped: [&'static str; 2],
     /// Words of codes of a block, and units of scales of a segment.
-    words: usize,
+    pub(super) words: usize,
     scales: usize,
     /// Weights of a file block.
     block: usize,

@@ -69,6 +69,12 @@ impl<R: Driver> Kernels<R> {
         }
     }
 
+    /// Whether the device copies to shared memory by itself, so that kernels keep weights on their way there.
+    #[must_use]
+    pub fn copies_aside(&self) -> bool {
+        self.device.id().kind != Kind::Hip
+    }
+
     /// Compiles sources side by side, or reads them from the cache, and loads them; those that are loaded stay.
     ///
     /// # Errors
