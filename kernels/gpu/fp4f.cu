@@ -153,7 +153,7 @@ template <int Q>
 FS_DEVICE void fp4f_gemv(Fp4fGemvShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
                          i32 cols, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31) & fs_lane());  // in a register of each lane: fs_opaque_lane
   const Fp4fPlace at = fp4f_place(w, block);
   const i32 log2 = at.log2, in_slot = (1 << log2) - 1, half_tile = at.half_tile, local = at.local;
   const i32 warp = (i32)fs_warp(), lane = (i32)fs_lane(), col0 = (i32)fs_bid_y() * Q;
@@ -200,7 +200,7 @@ template <int Q>
 FS_DEVICE void fp4f_gemv_wide(Fp4fWideShared<Q>& sh, const u8* packed, const i8* q, const fs_a8_meta* meta, float* y, i32 m, i32 blocks,
                               i32 cols, i32 block) {
   const fs_tile32 w = fs_tile32_of(packed, m, blocks);
-  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31));
+  const fs_fp4_tables tables = fs_fp4_tables_of((u32)(cols >> 31) & fs_lane());  // in a register of each lane: fs_opaque_lane
   const i32 log2 = fs_slots_log2(w.segments), col0 = (i32)fs_bid_y() * Q, warp = (i32)fs_warp();
   const i32 tile = block * (GEMV_SEGMENTS >> log2) + (warp >> log2), local = warp & ((1 << log2) - 1);
   float total = -0.0f;
