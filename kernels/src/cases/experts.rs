@@ -1,4 +1,4 @@
-//! Cases of `experts.cu` and `experts_ring.cu`, the experts of a few tokens: routed ones and the shared one in a launch.
+//! Cases of `experts.cu` and `experts_staged.cu`, the experts of a few tokens: routed ones and the shared one in a launch.
 
 use fpx_quant::{Format, Fp2Dialect};
 
@@ -23,13 +23,13 @@ const FORMATS: &[Format] = &[
 /// Through registers and through shared memory: short and long rows, odd tiles; one token, and as many as make a second unit of the shared expert.
 pub(super) fn run<R: Runner>(runner: &mut R) -> Result<Vec<Outcome>, KernelError> {
     let mut outcomes = Vec::new();
-    for (format, ring) in FORMATS.iter().flat_map(|f| [(*f, false), (*f, true)]) {
+    for (format, staged) in FORMATS.iter().flat_map(|f| [(*f, false), (*f, true)]) {
         for shape in [[1, 96, 1056], [1, 64, 4608], [2, 96, 1056], [5, 64, 4608]] {
-            outcomes.extend(gate_up(runner, format, ring, shape)?);
+            outcomes.extend(gate_up(runner, format, staged, shape)?);
             runner.reset();
         }
         for shape in [[1, 33, 544], [1, 70, 4608], [2, 70, 4608], [5, 33, 544]] {
-            outcomes.extend(down(runner, format, ring, shape)?);
+            outcomes.extend(down(runner, format, staged, shape)?);
             runner.reset();
         }
     }
@@ -58,13 +58,13 @@ impl Both {
         }
     }
 
-    fn work(&self, tokens: usize, ring: bool) -> Experts {
+    fn work(&self, tokens: usize, staged: bool) -> Experts {
         Experts {
             routed: self.stacks[0],
             shared: self.stacks[1],
             tokens,
             used: CHOSEN.len(),
-            ring,
+            staged,
         }
     }
 
@@ -118,7 +118,7 @@ fn load_lists<R: Runner>(runner: &mut R, chosen: &[u32]) -> Result<Vec<R::Buffer
 fn gate_up<R: Runner>(
     runner: &mut R,
     format: Format,
-    ring: bool,
+    staged: bool,
     [tokens, rows, k]: [usize; 3],
 ) -> Result<Vec<Outcome>, KernelError> {
     let mut noise = Noise::new((rows * 10_000 + k) as u64);
@@ -154,7 +154,7 @@ fn gate_up<R: Runner>(
     buffers.push(load(runner, &gate.stacks[1], &gate.files[1], 0)?);
     buffers.push(load(runner, &up.stacks[1], &up.files[1], 0)?);
     let second = outputs(runner, &wants[1], &mut buffers)?;
-    let call = experts::gate_up(&gate.work(tokens, ring), LIMITS)?;
+    let call = experts::gate_up(&gate.work(tokens, staged), LIMITS)?;
     runner.launch(&call, &buffers)?;
     let name = format!("{} {format} {rows}x{k} by {tokens}", call.kernel);
     let mut outcomes = Vec::new();
@@ -180,7 +180,7 @@ fn outputs<R: Runner>(
 fn down<R: Runner>(
     runner: &mut R,
     format: Format,
-    ring: bool,
+    staged: bool,
     [tokens, rows, k]: [usize; 3],
 ) -> Result<Vec<Outcome>, KernelError> {
     let mut noise = Noise::new((rows * 10_000 + k) as u64);
@@ -212,7 +212,7 @@ fn down<R: Runner>(
         runner.load(&shared.meta, 0)?,
         shared_y,
     ]);
-    let call = experts::down(&both.work(tokens, ring))?;
+    let call = experts::down(&both.work(tokens, staged))?;
     runner.launch(&call, &buffers)?;
     let name = format!("{} {format} {rows}x{k} by {tokens}", call.kernel);
     let mut outcomes = Vec::new();

@@ -1,4 +1,4 @@
-//! Launches of `experts.cu` and `experts_ring.cu` for the experts of a few tokens: the routed ones and the shared one together.
+//! Launches of `experts.cu` and `experts_staged.cu` for the experts of a few tokens: the routed ones and the shared one together.
 
 use fpx_quant::{Format, Fp2Dialect};
 
@@ -20,12 +20,12 @@ macro_rules! names {
             [
                 concat!("tiled_gate_up_with_", $name, "_1"),
                 concat!("tiled_gate_up_with_", $name, "_2"),
-                concat!("ring_gate_up_", $name),
+                concat!("staged_gate_up_", $name),
             ],
             [
                 concat!("tiled_gemv_with_", $name, "_1"),
                 concat!("tiled_gemv_with_", $name, "_2"),
-                concat!("ring_gemv_", $name),
+                concat!("staged_gemv_", $name),
             ],
         ]
     };
@@ -47,12 +47,12 @@ pub fn together(routed: &Stack, shared: &Stack) -> bool {
     same && shared.format == Format::Fp4Fast && names(routed.format).is_some()
 }
 
-/// Dynamic shared memory of a block: `FsRingShared` of `fs_ring.h`.
+/// Dynamic shared memory of a block: `FsStagedShared` of `fs_staged.h`.
 fn block_bytes(words: usize, matrices: usize) -> u32 {
-    let ring = (2 * words + 1) * 512;
+    let warp = (2 * words + 1) * 512;
     let input = WIDE * 128 * (32 + META_BYTES);
     let part = matrices * 8 * WIDE * 128;
-    (8 * ring + input + part) as u32
+    (8 * warp + input + part) as u32
 }
 
 /// A token's routed experts and the shared one, for some tokens.
@@ -68,7 +68,7 @@ pub struct Experts {
     pub used: usize,
     /// Whether the weights of more tokens than one take the way through shared memory: for devices that copy there by
     /// themselves. The same bits.
-    pub ring: bool,
+    pub staged: bool,
 }
 
 impl Experts {
@@ -79,8 +79,8 @@ impl Experts {
     /// A launch without arguments; `which`: gate and up, or down.
     fn begin(&self, which: usize) -> Result<Call, KernelError> {
         let (routed, shared) = (&self.routed, &self.shared);
-        let (many, ring) = (self.tokens > 1, self.tokens > 1 && self.ring);
-        let way = usize::from(many) + usize::from(ring);
+        let (many, staged) = (self.tokens > 1, self.tokens > 1 && self.staged);
+        let way = usize::from(many) + usize::from(staged);
         let name = names(routed.format).map_or("tiled_with", |n| n[which][way]);
         let fits = together(routed, shared);
         require(
@@ -95,9 +95,9 @@ impl Experts {
         let units = self.slots().saturating_add(self.tokens.div_ceil(wide));
         let down = grid_y(name, "units", units)?;
         let grid = [routed.grid(name)?, down, 1];
-        let source = ["experts.cu", "experts_ring.cu"][usize::from(ring)];
+        let source = ["experts.cu", "experts_staged.cu"][usize::from(staged)];
         let mut call = Call::new(source, name, grid, 256);
-        if ring {
+        if staged {
             let kinds = [routed.kind(name)?, shared.kind(name)?];
             let most = kinds.map(|k| block_bytes(k.words, 2 - which));
             call.shared = most[0].max(most[1]);
@@ -209,7 +209,7 @@ mod tests {
             shared: stack(Format::Fp4Fast, 1),
             tokens,
             used: 6,
-            ring: false,
+            staged: false,
         }
     }
 
@@ -228,21 +228,21 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_takes_the_larger_format_of_shared_memory() {
-        let ring = |format, tokens| Experts {
-            ring: true,
+    fn staged_weights_take_the_larger_format_of_shared_memory() {
+        let staged = |format, tokens| Experts {
+            staged: true,
             ..experts(format, 64, tokens)
         };
-        let call = gate_up(&ring(Format::Fp2(Fp2Dialect::Signed), 2), [10.0; 2]).unwrap();
+        let call = gate_up(&staged(Format::Fp2(Fp2Dialect::Signed), 2), [10.0; 2]).unwrap();
         let got = (call.kernel, call.source, call.shared);
         // Nine units of 512 bytes a warp, 5 KiB of activations a slot, sums of two matrices.
         let bytes = 8 * 9 * 512 + 2 * 5 * 1024 + 2 * 2 * 8 * 128;
-        assert_eq!(got, ("ring_gate_up_fp2", "experts_ring.cu", bytes));
-        let call = down(&ring(Format::Fp3, 5)).unwrap();
+        assert_eq!(got, ("staged_gate_up_fp2", "experts_staged.cu", bytes));
+        let call = down(&staged(Format::Fp3, 5)).unwrap();
         let got = (call.kernel, call.grid, call.shared);
         let bytes = 8 * 9 * 512 + 2 * 5 * 1024 + 2 * 8 * 128;
-        assert_eq!(got, ("ring_gemv_fp3", [2, 33, 1], bytes));
-        let call = down(&ring(Format::Fp3, 1)).unwrap();
+        assert_eq!(got, ("staged_gemv_fp3", [2, 33, 1], bytes));
+        let call = down(&staged(Format::Fp3, 1)).unwrap();
         assert_eq!((call.kernel, call.shared), ("tiled_gemv_with_fp3_1", 0));
         assert_eq!(down(&experts(Format::Fp3, 64, 5)).unwrap().shared, 0);
     }

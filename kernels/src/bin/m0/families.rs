@@ -511,7 +511,7 @@ fn with_shared(format: Format) -> Result<Vec<Item>> {
             },
             tokens,
             used: USED,
-            ring: true,
+            staged: true,
         };
         let bytes = |w: &Experts| {
             let one = w.routed.packed_bytes()? as usize / EXPERTS;

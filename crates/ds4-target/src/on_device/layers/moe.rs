@@ -28,7 +28,7 @@ struct Half<'a> {
 
 /// Tokens from which on experts' weights take the way through shared memory: the kernels around those of fewer lose more by the
 /// smaller first-level cache than it gains (`benches/records/2026-12-01-flash-h200-7.md`).
-const RING: usize = 3;
+const STAGED: usize = 3;
 
 impl<R: Driver> Pass<'_, R> {
     /// The sublayer of layer `at`: `h` normed input; writes `block` (the shared expert) and `y` (slots of the routed ones).
@@ -92,13 +92,13 @@ impl<R: Driver> Pass<'_, R> {
         h.quantise(self.gpu)?;
         let shared_reads = [&w.shared_gate, &w.shared_up, &w.shared_down];
         self.gpu.read += shared_reads.map(|w| w.bytes).iter().sum::<u64>();
-        let ring = n >= RING && self.gpu.kernels.copies_aside();
+        let staged = n >= STAGED && self.gpu.kernels.copies_aside();
         let [up, down] = stacks.map(|[routed, shared]| Experts {
             routed,
             shared,
             tokens: n,
             used: m.n_used,
-            ring,
+            staged,
         });
         let call = experts::gate_up(&up, [w.clamp_routed, w.clamp_shared])?;
         let mut given = vec![w.gate.slot, w.up.slot, h.rows.q, h.rows.meta];

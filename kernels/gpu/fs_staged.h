@@ -10,37 +10,37 @@
 
 // A warp's two groups in flight, and the unit of scales of the pair at hand.
 template <class F>
-struct FsRing {
+struct FsStaged {
   u32x4 codes[2][F::WORDS][32];
   u32x4 scales[32];
 };
 
 template <class F, int Q, int MATRICES>
-struct FsRingShared {
+struct FsStagedShared {
   FsTiledInput<Q> input;
   float part[MATRICES][TILED_SEGMENTS][Q][32];
-  FsRing<F> ring[TILED_SEGMENTS];
+  FsStaged<F> staged[TILED_SEGMENTS];
 };
 
 // Starts the copies of a group from its lane's line of codes.
 template <class F>
-FS_DEVICE void fs_ring_copy(FsRing<F>& ring, int slot, const u32x4* line) {
-  FS_UNROLL for (int j = 0; j < F::WORDS; j++) fs_copy16(&ring.codes[slot][j][fs_lane()], line + j * 32);
+FS_DEVICE void fs_staged_copy(FsStaged<F>& staged, int slot, const u32x4* line) {
+  FS_UNROLL for (int j = 0; j < F::WORDS; j++) fs_copy16(&staged.codes[slot][j][fs_lane()], line + j * 32);
 }
 
 // Starts the copies of a whole segment's first pair.
 template <class F>
-FS_DEVICE void fs_ring_begin(FsRing<F>& ring, const FsTiledJob<F>& job) {
-  fs_copy16(&ring.scales[fs_lane()], job.scales);
+FS_DEVICE void fs_staged_begin(FsStaged<F>& staged, const FsTiledJob<F>& job) {
+  fs_copy16(&staged.scales[fs_lane()], job.scales);
   FS_UNROLL for (int g = 0; g < 2; g++) {
-    fs_ring_copy<F>(ring, g, job.codes + g * F::WORDS * 32);
+    fs_staged_copy<F>(staged, g, job.codes + g * F::WORDS * 32);
     fs_copy_commit();
   }
 }
 
 // The terms of the four blocks of a group, from the words of a lane's row.
 template <class F, int Q>
-FS_DEVICE void fs_ring_group(float (&acc)[Q], const u32x4 (&word)[F::WORDS], const u32 (&scales)[F::LOADS], const FsTiledInput<Q>& in, i32 at,
+FS_DEVICE void fs_staged_group(float (&acc)[Q], const u32x4 (&word)[F::WORDS], const u32 (&scales)[F::LOADS], const FsTiledInput<Q>& in, i32 at,
                              i32 left, u32 table) {
   FS_UNROLL for (i32 i = 0; i < 4; i++) {
     if (i >= left) break;  // the same for a warp
@@ -57,7 +57,7 @@ FS_DEVICE void fs_ring_group(float (&acc)[Q], const u32x4 (&word)[F::WORDS], con
 
 // Whole segments of all matrices, begun with the first one's first pair, into `part`; `second`: from the first matrix to the other.
 template <class F, int Q, int MATRICES>
-FS_DEVICE void fs_ring_whole(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsRing<F>& ring, const FsTiledJob<F>& job, i64 second,
+FS_DEVICE void fs_staged_whole(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsStaged<F>& staged, const FsTiledJob<F>& job, i64 second,
                              const FsTiledInput<Q>& in, i32 first, u32 table) {
   constexpr i32 PAIRS = MATRICES * 2, PAIR = 2 * F::WORDS * 32;
   float acc[Q];
@@ -72,19 +72,19 @@ FS_DEVICE void fs_ring_whole(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsR
     u32x4 mine;
     FS_UNROLL for (int half = 0; half < 2; half++) {
       fs_copy_wait<1>();
-      if (half == 0) mine = ring.scales[fs_lane()];
+      if (half == 0) mine = staged.scales[fs_lane()];
       u32x4 word[F::WORDS];
-      FS_UNROLL for (int j = 0; j < F::WORDS; j++) word[j] = ring.codes[half][j][fs_lane()];
+      FS_UNROLL for (int j = 0; j < F::WORDS; j++) word[j] = staged.codes[half][j][fs_lane()];
       u32 own[F::LOADS];
       if (F::SCALES == 2) {
         FS_UNROLL for (int j = 0; j < F::LOADS; j++) own[j] = fs_word(mine, half * 2 + j);
       } else {
         own[0] = n % 2 == 0 ? fs_word(mine, half) : fs_word(mine, 2 + half);
       }
-      fs_ring_group<F, Q>(acc, word, own, in, first + n % 2 * 8 + half * 4, 4, table);
+      fs_staged_group<F, Q>(acc, word, own, in, first + n % 2 * 8 + half * 4, 4, table);
       if (more) {
-        if (half == 0 && unit) fs_copy16(&ring.scales[fs_lane()], scales);
-        fs_ring_copy<F>(ring, half, codes + half * F::WORDS * 32);
+        if (half == 0 && unit) fs_copy16(&staged.scales[fs_lane()], scales);
+        fs_staged_copy<F>(staged, half, codes + half * F::WORDS * 32);
       }
       fs_copy_commit();
     }
@@ -98,7 +98,7 @@ FS_DEVICE void fs_ring_whole(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsR
 
 // A segment that ends early, of all matrices.
 template <class F, int Q, int MATRICES>
-FS_DEVICE void fs_ring_ragged(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsTiledJob<F> job, i64 second, const FsTiledInput<Q>& in, i32 first,
+FS_DEVICE void fs_staged_ragged(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], FsTiledJob<F> job, i64 second, const FsTiledInput<Q>& in, i32 first,
                               i32 left, u32 table) {
   FS_ROLLED for (i32 i = 0; i < MATRICES; i++) {
     float acc[Q];
@@ -106,7 +106,7 @@ FS_DEVICE void fs_ring_ragged(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], Fs
     FS_ROLLED for (i32 g = 0; g * 4 < left; g++) {
       FsTiledGroup<F> group;
       fs_tiled_load<F>(group, job, g);
-      fs_ring_group<F, Q>(acc, group.word, group.scales, in, first + g * 4, left - g * 4, table);
+      fs_staged_group<F, Q>(acc, group.word, group.scales, in, first + g * 4, left - g * 4, table);
     }
     FS_UNROLL for (int c = 0; c < Q; c++) part[i][fs_warp()][c][fs_lane()] = acc[c];
     job.codes += second;
@@ -116,11 +116,11 @@ FS_DEVICE void fs_ring_ragged(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], Fs
 
 // As tiled_products of fs_gemv.h; `second`: from the matrix `w` to the other in units of 16 bytes.
 template <class F, int Q, int MATRICES, class Out>
-FS_DEVICE void fs_ring_products(FsRingShared<F, Q, MATRICES>& sh, const FsTiled<F>& w, i64 second, const i8* q, const fs_a8_meta* meta,
+FS_DEVICE void fs_staged_products(FsStagedShared<F, Q, MATRICES>& sh, const FsTiled<F>& w, i64 second, const i8* q, const fs_a8_meta* meta,
                                 const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
   if (my.count <= 0) return;  // the same for all threads
   const i32 segments = w.segments, log2 = fs_slots_log2(segments), tiles = TILED_SEGMENTS >> log2;
-  FsRing<F>& ring = sh.ring[fs_warp()];
+  FsStaged<F>& staged = sh.staged[fs_warp()];
   float total[MATRICES];
   FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
   for (i32 pass = 0; pass < segments; pass += TILED_SEGMENTS) {
@@ -131,7 +131,7 @@ FS_DEVICE void fs_ring_products(FsRingShared<F, Q, MATRICES>& sh, const FsTiled<
     fs_tiled_stage<Q, 256>(sh.input, my, q, meta, pass * FS_SEGMENT_BLOCKS, blocks, per);
     const FsTiledJob<F> job = fs_tiled_job<F>(w, at.tile, at.segment);
     if (left >= FS_SEGMENT_BLOCKS) {
-      fs_ring_begin(ring, job);
+      fs_staged_begin(staged, job);
     } else {
       fs_copy_commit();
       fs_copy_commit();
@@ -140,9 +140,9 @@ FS_DEVICE void fs_ring_products(FsRingShared<F, Q, MATRICES>& sh, const FsTiled<
     fs_tiled_arrange<F, Q, 256>(sh.input, my, pass * FS_SEGMENT_BLOCKS, blocks);
     fs_barrier();
     if (left >= FS_SEGMENT_BLOCKS)
-      fs_ring_whole<F, Q, MATRICES>(sh.part, ring, job, second, sh.input, at.local * FS_SEGMENT_BLOCKS, table);
+      fs_staged_whole<F, Q, MATRICES>(sh.part, staged, job, second, sh.input, at.local * FS_SEGMENT_BLOCKS, table);
     else if (left > 0)
-      fs_ring_ragged<F, Q, MATRICES>(sh.part, job, second, sh.input, at.local * FS_SEGMENT_BLOCKS, left, table);
+      fs_staged_ragged<F, Q, MATRICES>(sh.part, job, second, sh.input, at.local * FS_SEGMENT_BLOCKS, left, table);
     fs_barrier();
     for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
       const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
