@@ -7,7 +7,7 @@ use std::process::Command;
 use super::counts::Counts;
 use super::features::{features, ggml, host_exec, some_crate_has, strings, with_features};
 use crate::failure::Failure;
-use crate::sh;
+use crate::sh::{self, cargo};
 use crate::workspace::Workspace;
 
 /// The log of the stage `tests`, removed when a run begins.
@@ -242,12 +242,6 @@ fn clippy(args: &[&str]) -> Command {
     ]);
     run.args(args).args(["--", "-D", "warnings"]);
     run
-}
-
-fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(args);
-    command
 }
 
 #[cfg(test)]
