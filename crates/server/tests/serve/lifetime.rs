@@ -1,14 +1,10 @@
 //! Clients that leave, engines that fail, servers that stop: nothing hangs, nothing is computed for
 //! nobody, every stream has an end that says what happened.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::client::{Message, chat, get, post_chat};
-use common::{Server, ask, saying};
+use crate::common::client::{Message, chat, get, post_chat};
+use crate::common::{Server, ask, saying};
 use engine_core::Fault;
 use fourspark::{Limits, Stats};
 use serde_json::json;

@@ -1,6 +1,4 @@
 //! Switches as the program takes them: refused loudly, shown, and with the effect they name.
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;

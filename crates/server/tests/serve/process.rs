@@ -2,17 +2,13 @@
 //! Most of it on a small random model that the test writes; the question that only a trained model
 //! can answer on the shipped one.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 
-use common::client::{Message, chat, get, post_chat};
+use crate::common::client::{Message, chat, get, post_chat};
 use fpx_quant::Format;
 use serde_json::Value;
 use testkit::fixture::{Fixture, Kind, write_gguf};

@@ -1,8 +1,6 @@
 //! The real Flash model as a file: its 1,328 tensors with their types and shapes, 87 GB of which the
 //! disk holds the header alone. The program inspects it and plans its memory to the byte.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;

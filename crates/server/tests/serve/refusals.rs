@@ -1,11 +1,7 @@
 //! What is refused, with which status, code and name: nothing that a client means is ignored.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
-use common::client::{chat, get, post_chat, send};
-use common::{Server, ask, saying};
+use crate::common::client::{chat, get, post_chat, send};
+use crate::common::{Server, ask, saying};
 use fourspark::Limits;
 use server::http::ServeOptions;
 

@@ -1,11 +1,7 @@
 //! Chat completions, whole and streamed: objects as clients of the OpenAI API expect them.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
-use common::client::{chat, get, post_chat};
-use common::{Server, ask, saying};
+use crate::common::client::{chat, get, post_chat};
+use crate::common::{Server, ask, saying};
 use serde_json::{Value, json};
 
 fn deltas(objects: &[Value], field: &str) -> String {

@@ -1,14 +1,10 @@
 //! What is told of speculation: in an answer's usage, in `/props`, by `run`; and that nothing is told
 //! where the options cannot work.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::process::{Command, Output};
 
-use common::client::{chat, get};
-use common::{Server, ask, parts, saying};
+use crate::common::client::{chat, get};
+use crate::common::{Server, ask, parts, saying};
 use engine_core::seams::{Ask, Proposal};
 use engine_core::{Drafter, Fault, Pos, SamplePlan, SeqId, Tap, Target, TokenId};
 use fourspark::{Engine, Limits, Policy, Speculation};

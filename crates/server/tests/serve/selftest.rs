@@ -1,6 +1,4 @@
 //! `fourspark selftest`: reports of sound devices, and what is said where there is none.
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::process::{Command, Output, Stdio};
 
 #[cfg(feature = "host-exec")]

@@ -1,12 +1,8 @@
 //! Made-up weights through the program: measured, asked where a tokenizer fits, and called what they are everywhere.
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::process::{Command, Output, Stdio};
 
-use common::client::{chat, get};
-use common::{Server, ask, saying};
+use crate::common::client::{chat, get};
+use crate::common::{Server, ask, saying};
 use fourspark::{Engine, EngineOptions, ModelName};
 use serde_json::Value;
 use server::http::ServeOptions;

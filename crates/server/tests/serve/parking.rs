@@ -1,15 +1,11 @@
 //! Parking over HTTP: what clients and supervisors see while the model is given up, loaded again, or cannot be.
 
-#![allow(clippy::unwrap_used, reason = "test code")]
-
-mod common;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::client::{Message, Response, chat, get, post_chat, send};
-use common::{Server, ask, engine, parts, saying};
+use crate::common::client::{Message, Response, chat, get, post_chat, send};
+use crate::common::{Server, ask, engine, parts, saying};
 use engine_core::Fault;
 use fourspark::{Engine, Error, Limits, Phase};
 use serde_json::{Value, json};

@@ -1,6 +1,4 @@
 //! `fourspark bench` on the shipped model: every row of the plan is there, measured or with its reason.
-#![allow(clippy::unwrap_used, reason = "test code")]
-
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
