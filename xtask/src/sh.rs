@@ -123,6 +123,14 @@ fn descendants(root: u32) -> Vec<u32> {
     found.split_off(1)
 }
 
+/// A cargo that keeps nothing for a later change of the sources: that costs a build time and space that
+/// these runs, all of which build whole crates, do not win back.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.env("CARGO_INCREMENTAL", "0").args(args);
+    command
+}
+
 /// Standard output of a short command, `None` if it is missing or fails.
 pub(crate) fn capture(command: &mut Command) -> Option<String> {
     let out = command

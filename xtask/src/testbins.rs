@@ -49,8 +49,7 @@ impl TestBin {
 /// # Errors
 /// The build fails; its output is in the failure.
 pub(crate) fn build(workspace: &Workspace, args: &[&str]) -> Result<Vec<TestBin>, Failure> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--no-run", "--lib", "--bins", "--tests"]);
+    let mut cargo = sh::cargo(&["test", "--no-run", "--lib", "--bins", "--tests"]);
     cargo
         .args(["--color=never", "--message-format=json-render-diagnostics"])
         .args(args);
