@@ -33,8 +33,7 @@ mod host {
         build
             .cpp(true)
             .std("c++17")
-            // Of what UBSan checks, -O2 makes twice the work and little speed.
-            .opt_level(1)
+            .opt_level(2)
             // Its messages name file and line by themselves.
             .debug(false)
             .warnings(true)

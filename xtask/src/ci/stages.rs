@@ -13,6 +13,9 @@ use crate::workspace::Workspace;
 /// The log of the stage `tests`, removed when a run begins.
 pub(crate) const TESTS_LOG: &str = "ci/tests-0.log";
 
+/// Without examples, which have no tests: clippy compiles them, and nothing need link them.
+const ALL_TESTS: &[&str] = &["--workspace", "--lib", "--bins", "--tests"];
+
 /// What a stage does.
 pub(crate) enum Work {
     /// Commands, all of which must end with status 0. Test summaries in their output are counted.
@@ -84,7 +87,7 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "tests",
         what: "unit and integration tests of every crate, with the features that can be built here",
         available: always,
-        work: Work::Commands(|w| vec![tests(&with_features(w, &["--workspace"]))]),
+        work: Work::Commands(|w| vec![tests(&with_features(w, ALL_TESTS))]),
     },
     Stage {
         name: "host-exec",
@@ -204,8 +207,7 @@ fn ran_in(log: &str, file: &str) -> Report {
 /// the workspace would be compiled with other features once more.
 fn claims(workspace: &Workspace) -> Vec<Command> {
     let mut build = cargo(&["test", "--no-run", "--quiet", "--color=never"]);
-    build.args(["--lib", "--bins", "--tests"]);
-    build.args(with_features(workspace, &["--workspace"]));
+    build.args(with_features(workspace, ALL_TESTS));
     let tool = |args: &[&str]| {
         let mut run = Command::new(workspace.target("debug/qualify"));
         run.args(args);
@@ -220,14 +222,7 @@ fn tests(args: &[String]) -> Command {
         run.arg("--no-tests=pass").args(args);
         return run;
     }
-    let mut run = cargo(&[
-        "test",
-        "--color=never",
-        "--no-fail-fast",
-        "--lib",
-        "--bins",
-        "--tests",
-    ]);
+    let mut run = cargo(&["test", "--color=never", "--no-fail-fast"]);
     run.args(args);
     run
 }
