@@ -13,15 +13,6 @@
 #include "fourspark.h"
 #include "fs_gemv.h"
 
-// The first units along y are the shared expert's, alone in its stack: Q of the tokens each.
-template <int Q>
-FS_DEVICE FsTiledColumns tiled_with(const u32x4* units, const u32* order, i32 tokens) {
-  const i32 alone = (tokens + Q - 1) / Q, y = (i32)fs_bid_y(), left = tokens - y * Q;
-  if (y < alone) return FsTiledColumns{0, (u32)(y * Q), left < Q ? left : Q, nullptr};
-  const u32x4 unit = units[y - alone];
-  return FsTiledColumns{unit.x, unit.y, (i32)unit.z < Q ? (i32)unit.z : Q, order};
-}
-
 #define TILED_GATE_UP_WITH(name, F, Q, occupancy)                                                                         \
   FS_KERNEL(tiled_gate_up_with_##name##_##Q, 256, occupancy)(                                                             \
       const u8* FS_RESTRICT gate, const u8* FS_RESTRICT up, const i8* FS_RESTRICT q, const fs_a8_meta* FS_RESTRICT meta,  \
@@ -31,8 +22,8 @@ FS_DEVICE FsTiledColumns tiled_with(const u32x4* units, const u32* order, i32 to
       float limit, float shared_limit) {                                                                                  \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledTwo<Q>, sh);                                                                                           \
-    const FsTiledColumns my = tiled_with<Q>(units, order, tokens);                                                        \
-    if ((i32)fs_bid_y() * Q >= tokens)                                                                                              \
+    const FsTiledColumns my = fs_tiled_with<Q>(units, order, tokens, 0);                                                  \
+    if (!fs_tiled_shared<Q>(tokens, 0))                                                                                   \
       tiled_gate_up<F, Q>(sh, gate, up, q, meta, my, weights, h_q, h_meta, nullptr, m, blocks, used, table, limit);        \
     else                                                                                                                  \
       tiled_gate_up<FsFp4Fast, Q, true>(sh, shared_gate, shared_up, q, meta, my, nullptr, shared_q, shared_meta, nullptr, m,    \
@@ -47,8 +38,8 @@ FS_DEVICE FsTiledColumns tiled_with(const u32x4* units, const u32* order, i32 to
       i32 blocks, i32 tokens, u32 table) {                                                                                \
     fs_begin();                                                                                                           \
     FS_SHARED(TiledOne<Q>, sh);                                                                                           \
-    const FsTiledColumns my = tiled_with<Q>(units, order, tokens);                                                        \
-    if ((i32)fs_bid_y() * Q >= tokens)                                                                                              \
+    const FsTiledColumns my = fs_tiled_with<Q>(units, order, tokens, 0);                                                  \
+    if (!fs_tiled_shared<Q>(tokens, 0))                                                                                   \
       tiled_gemv<F, Q, deep>(sh, packed, q, meta, my, y, nullptr, nullptr, m, blocks, 1, table);                                \
     else                                                                                                                  \
       tiled_gemv<FsFp4Fast, Q, false, true>(sh, shared, shared_q, shared_meta, my, shared_y, nullptr, nullptr, m, blocks, 1, (u32)(tokens >> 31));        \

@@ -4,7 +4,7 @@
 // staged_gate_up_F, staged_gemv_F
 //   formula  tiled_gate_up_with_F_2, tiled_gemv_with_F_2
 //   shapes   as there
-//   launch   as there but for the place of the shared expert's units along y (staged_columns); dynamic shared memory of a block:
+//   launch   as there but for the place of the shared expert's units along y (GATE_UP_FIRST); dynamic shared memory of a block:
 //            FsStagedShared of the larger format
 //   cost     as there. Four blocks share a multiprocessor; each has two groups of its warps' segments on their way
 //   order    as there
@@ -15,24 +15,9 @@
 // Most slots of a unit.
 static constexpr int STAGED_Q = 2;
 
-// Where the shared expert's units are along y: its blocks take longest, so they are not last. For gate and up they are second: what does not
-// fill the device evenly then falls on other multiprocessors than theirs.
-static constexpr i32 STAGED_FIRST[2] = {0, 1};
-
-// STAGED_Q of the tokens a unit of the shared expert, which is alone in its stack.
-template <int MATRICES>
-FS_DEVICE FsTiledColumns staged_columns(const u32x4* units, const u32* order, i32 tokens) {
-  const i32 alone = (tokens + STAGED_Q - 1) / STAGED_Q, y = (i32)fs_bid_y(), own = y - STAGED_FIRST[MATRICES - 1], left = tokens - own * STAGED_Q;
-  if (own >= 0 && own < alone) return FsTiledColumns{0, (u32)(own * STAGED_Q), left < STAGED_Q ? left : STAGED_Q, nullptr};
-  const u32x4 unit = units[own < 0 ? y : y - alone];
-  return FsTiledColumns{unit.x, unit.y, (i32)unit.z < STAGED_Q ? (i32)unit.z : STAGED_Q, order};
-}
-
-template <int MATRICES>
-FS_DEVICE bool staged_is_shared(i32 tokens) {
-  const i32 own = (i32)fs_bid_y() - STAGED_FIRST[MATRICES - 1];
-  return own >= 0 && own * STAGED_Q < tokens;
-}
+// Where the shared expert's units begin along y: its blocks take longest, so they are not last. For gate and up they are second: what
+// does not fill the device evenly then falls on other multiprocessors than theirs.
+static constexpr i32 DOWN_FIRST = 0, GATE_UP_FIRST = 1;
 
 // From one packed matrix to another, in units of 16 bytes.
 FS_DEVICE i64 staged_apart(const u8* from, const u8* to) { return (const u32x4*)to - (const u32x4*)from; }
@@ -65,8 +50,8 @@ FS_DEVICE void staged_unit(StagedShared<F, MATRICES>& sh, const FsTiled<F>& w, i
     fs_begin();                                                                                                             \
     typedef StagedShared<F, 2> Shared;                                                                                      \
     FS_SHARED_DYN(Shared, sh);                                                                                              \
-    const FsTiledColumns my = staged_columns<2>(units, order, tokens);                                                      \
-    if (!staged_is_shared<2>(tokens)) {                                                                                     \
+    const FsTiledColumns my = fs_tiled_with<STAGED_Q>(units, order, tokens, GATE_UP_FIRST);                                 \
+    if (!fs_tiled_shared<STAGED_Q>(tokens, GATE_UP_FIRST)) {                                                                \
       const FsTiled<F> w = fs_tiled_of<F>(gate, my.expert, m, blocks);                                                      \
       const TiledAct out = {weights, h_q, h_meta, nullptr, m, limit, my};                                                   \
       staged_unit<F, 2>(sh, w, staged_apart(gate, up), q, meta, my, blocks, used, table, out);                              \
@@ -87,8 +72,8 @@ FS_DEVICE void staged_unit(StagedShared<F, MATRICES>& sh, const FsTiled<F>& w, i
     fs_begin();                                                                                                             \
     typedef StagedShared<F, 1> Shared;                                                                                      \
     FS_SHARED_DYN(Shared, sh);                                                                                              \
-    const FsTiledColumns my = staged_columns<1>(units, order, tokens);                                                      \
-    if (!staged_is_shared<1>(tokens)) {                                                                                     \
+    const FsTiledColumns my = fs_tiled_with<STAGED_Q>(units, order, tokens, DOWN_FIRST);                                    \
+    if (!fs_tiled_shared<STAGED_Q>(tokens, DOWN_FIRST)) {                                                                   \
       const FsTiled<F> w = fs_tiled_of<F>(packed, my.expert, m, blocks);                                                    \
       staged_unit<F, 1>(sh, w, 0, q, meta, my, blocks, 1, table, TiledOut{y, nullptr, nullptr, m, my});                     \
     } else {                                                                                                                \

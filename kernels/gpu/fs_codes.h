@@ -49,14 +49,15 @@ FS_DEVICE u32x2 fs_signs_by_bytes(u32 hi, u32 lo, u32 word) {
 }
 // The same + 16. A selector nibble with bit 3 set replicates the sign bit of a table byte, so that each of two tables of
 // levels + 16, all below 128, gives 0 for the codes of the other.
-FS_DEVICE u32x2 fs_signs_more(u32 hi, u32 lo, u32 word) {
-  const u32 bias = 0x10101010u, flip = word ^ 0x88888888u;
-  return u32x2{fs_prmt(lo + bias, hi + bias, word) + fs_prmt(bias - lo, bias - hi, flip),
-               fs_prmt(lo + bias, hi + bias, word >> 16) + fs_prmt(bias - lo, bias - hi, flip >> 16)};
+// `zero` is 0; one of run time keeps the tables in registers (fs_opaque_lane).
+FS_DEVICE u32x2 fs_signs_more(u32 hi, u32 lo, u32 word, u32 zero) {
+  const u32 bias = 0x10101010u, pos = fs_opaque_lane(lo + bias, zero), neg = fs_opaque_lane(bias - lo, zero), flip = word ^ 0x88888888u;
+  return u32x2{fs_prmt(pos, hi + bias, word) + fs_prmt(neg, bias - hi, flip),
+               fs_prmt(pos, hi + bias, word >> 16) + fs_prmt(neg, bias - hi, flip >> 16)};
 }
 // + 112 and a flip of bit 7 take the 16 away.
 FS_DEVICE u32x2 fs_signs_by_nibbles(u32 hi, u32 lo, u32 word) {
-  const u32x2 v = fs_signs_more(hi, lo, word);
+  const u32x2 v = fs_signs_more(hi, lo, word, 0);
   return u32x2{(v.x + 0x70707070u) ^ 0x80808080u, (v.y + 0x70707070u) ^ 0x80808080u};
 }
 FS_DEVICE u32x2 fs_sign_magnitude(u32 word, u32 hi, u32 lo) {
@@ -77,11 +78,7 @@ static constexpr i32 FS_SIGNS_BIAS = 0;
 FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo, u32) { return fs_signs_by_bytes(hi, lo, word); }
 #else
 static constexpr i32 FS_SIGNS_BIAS = 16;
-FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo, u32 zero) {
-  const u32 bias = 0x10101010u, pos = fs_opaque_lane(lo + bias, zero), neg = fs_opaque_lane(bias - lo, zero), flip = word ^ 0x88888888u;
-  return u32x2{fs_prmt(pos, hi + bias, word) + fs_prmt(neg, bias - hi, flip),
-               fs_prmt(pos, hi + bias, word >> 16) + fs_prmt(neg, bias - hi, flip >> 16)};
-}
+FS_DEVICE u32x2 fs_signs_biased(u32 word, u32 hi, u32 lo, u32 zero) { return fs_signs_more(hi, lo, word, zero); }
 #endif
 
 // Twice the e2m1 numbers: 0 1 2 3 4 6 8 12 and their negatives.

@@ -58,7 +58,8 @@ FS_DEVICE i32 fs_signed_level(u32 table, u32 code) {
 // group, from the units of its segment.
 
 // Formats whose levels are cheaper with BIAS added say so: biased(p, j) are eight(p, j) + BIAS, for dots that take
-// it away again. The table of formats without one is 0 at run time, from a kernel's arguments (fs_opaque). CODES: their levels are codes of two bits - BIAS, and dots take them from their words (fs_code_dot).
+// it away again. CODES: their levels are codes of two bits - BIAS, and dots take them from their words (fs_code_dot).
+// The table of formats without one is 0 at run time, from a kernel's arguments (fs_opaque).
 struct FsPlain {
   static constexpr i32 BIAS = 0;
   static constexpr bool CODES = false;

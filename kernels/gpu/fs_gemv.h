@@ -74,13 +74,26 @@ FS_DEVICE float tiled_add(float total, const float (&part)[TILED_SEGMENTS][Q][32
   return total;
 }
 
+// Adds the segments of a pass to the totals of this warp's outputs; `out` takes those of each matrix by tile and column when no `more` are to come.
+template <int Q, int MATRICES, class Out>
+FS_DEVICE void tiled_totals(float (&total)[MATRICES], const float (&part)[MATRICES][TILED_SEGMENTS][Q][32], i32 all_tiles, i32 count, i32 log2,
+                            i32 here, bool more, const Out& out) {
+  const i32 tiles = TILED_SEGMENTS >> log2;
+  for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
+    const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
+    if (c >= count || tile >= all_tiles) continue;  // the same for a warp
+    FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = tiled_add<Q>(tiles > 1 ? -0.0f : total[i], part[i], slot, c, log2, here);
+    if (!more) out(tile, c, total);
+  }
+}
+
 // Products of a block's tiles with the unit's columns: `out` takes the totals of each matrix by tile and column, a
 // value a lane. Over several passes a block has one tile, and an output stays with its warp.
 template <class F, int Q, int MATRICES, bool DEEP, class Out>
 FS_DEVICE void tiled_products(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w)[MATRICES], const i8* q, const fs_a8_meta* meta,
                               const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
   if (my.count <= 0) return;  // the same for all threads
-  const i32 segments = w[0].segments, log2 = fs_slots_log2(segments), tiles = TILED_SEGMENTS >> log2;
+  const i32 segments = w[0].segments, log2 = fs_slots_log2(segments);
   fs_tiled_stage<Q, 256>(sh.input, my, q, meta, 0, blocks, per);
   float total[MATRICES];
   FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
@@ -96,12 +109,7 @@ FS_DEVICE void tiled_products(TiledShared<Q, MATRICES>& sh, const FsTiled<F> (&w
     tiled_pass<F, Q, MATRICES, DEEP>(sh, ahead, w, at, blocks, my.count, table);
     fs_barrier();
     if (more) fs_tiled_stage<Q, 256>(sh.input, my, q, meta, (pass + TILED_SEGMENTS) * FS_SEGMENT_BLOCKS, blocks, per);
-    for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
-      const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
-      if (c >= my.count || tile >= w[0].tiles) continue;  // the same for a warp
-      FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = tiled_add<Q>(tiles > 1 ? -0.0f : total[i], sh.part[i], slot, c, log2, here);
-      if (!more) out(tile, c, total);
-    }
+    tiled_totals<Q, MATRICES>(total, sh.part, w[0].tiles, my.count, log2, here, more, out);
   }
 }
 

@@ -117,9 +117,9 @@ FS_DEVICE void fs_staged_ragged(float (&part)[MATRICES][TILED_SEGMENTS][Q][32], 
 // As tiled_products of fs_gemv.h; `second`: from the matrix `w` to the other in units of 16 bytes.
 template <class F, int Q, int MATRICES, class Out>
 FS_DEVICE void fs_staged_products(FsStagedShared<F, Q, MATRICES>& sh, const FsTiled<F>& w, i64 second, const i8* q, const fs_a8_meta* meta,
-                                const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
+                                  const FsTiledColumns& my, i32 blocks, u32 per, u32 table, const Out& out) {
   if (my.count <= 0) return;  // the same for all threads
-  const i32 segments = w.segments, log2 = fs_slots_log2(segments), tiles = TILED_SEGMENTS >> log2;
+  const i32 segments = w.segments, log2 = fs_slots_log2(segments);
   FsStaged<F>& staged = sh.staged[fs_warp()];
   float total[MATRICES];
   FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = -0.0f;  // the sum of nothing: -0 + a is a, bit for bit
@@ -144,12 +144,7 @@ FS_DEVICE void fs_staged_products(FsStagedShared<F, Q, MATRICES>& sh, const FsTi
     else if (left > 0)
       fs_staged_ragged<F, Q, MATRICES>(sh.part, job, second, sh.input, at.local * FS_SEGMENT_BLOCKS, left, table);
     fs_barrier();
-    for (i32 o = (i32)fs_warp(); o < tiles * Q; o += TILED_SEGMENTS) {
-      const i32 slot = o / Q, c = o % Q, tile = (i32)fs_bid_x() * tiles + slot;
-      if (c >= my.count || tile >= w.tiles) continue;  // the same for a warp
-      FS_UNROLL for (int i = 0; i < MATRICES; i++) total[i] = tiled_add<Q>(tiles > 1 ? -0.0f : total[i], sh.part[i], slot, c, log2, here);
-      if (!more) out(tile, c, total);
-    }
+    tiled_totals<Q, MATRICES>(total, sh.part, w.tiles, my.count, log2, here, more, out);
     if (more) fs_barrier();
   }
 }

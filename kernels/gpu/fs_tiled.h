@@ -81,6 +81,22 @@ FS_DEVICE FsTiledColumns fs_tiled_columns(const u32x4* units, const u32* order, 
   return FsTiledColumns{unit.x, unit.y, (i32)unit.z < Q ? (i32)unit.z : Q, order};
 }
 
+// The same of a grid whose units from `first` on are a shared expert's, alone in its stack: Q of the tokens each.
+template <int Q>
+FS_DEVICE FsTiledColumns fs_tiled_with(const u32x4* units, const u32* order, i32 tokens, i32 first) {
+  const i32 alone = (tokens + Q - 1) / Q, y = (i32)fs_bid_y(), own = y - first, left = tokens - own * Q;
+  if (own >= 0 && own < alone) return FsTiledColumns{0, (u32)(own * Q), left < Q ? left : Q, nullptr};
+  const u32x4 unit = units[own < 0 ? y : y - alone];
+  return FsTiledColumns{unit.x, unit.y, (i32)unit.z < Q ? (i32)unit.z : Q, order};
+}
+
+// Whether this block's unit is the shared expert's.
+template <int Q>
+FS_DEVICE bool fs_tiled_shared(i32 tokens, i32 first) {
+  const i32 own = (i32)fs_bid_y() - first;
+  return own >= 0 && own * Q < tokens;
+}
+
 // Starts the copy of a pass's activations.
 template <int Q, int THREADS>
 FS_DEVICE void fs_tiled_stage(FsTiledInput<Q>& to, const FsTiledColumns& my, const i8* q, const fs_a8_meta* meta, i32 first, i32 blocks,
